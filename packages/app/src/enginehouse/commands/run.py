@@ -1,0 +1,135 @@
+"""`enginehouse run`: one message to an agent, in this process, holding the profile's lock.
+
+Rule: everything that can be wrong with the call is found before the lock is taken and before anything is written.
+"""
+
+import argparse
+import os
+import select
+import sys
+from collections.abc import Mapping
+
+import anyio
+
+from enginehouse.environment import Flags, launch_of, start_of
+from enginehouse.places import directory_of
+from enginehouse.wiring import hub_of
+from enginehouse_core.profile.folders import Folders
+from enginehouse_core.sessions.archive import Archive
+from enginehouse_hosts.terminal.conversation import BROKEN_PIPE, Continued, Conversation, Message
+from enginehouse_hosts.terminal.json_lines import JsonLines
+from enginehouse_hosts.terminal.printer import Printer
+from enginehouse_hosts.terminal.streams import AnswerGone, Streams
+from enginehouse_hosts.terminal.styles import Styles
+from enginehouse_protocol.codec import well_formed
+from enginehouse_protocol.errors import SessionMoved, UsageError
+from enginehouse_protocol.hub import CreateSession, SessionInfo
+
+_MOST_PIPED = 64 << 20
+_PATIENCE_S = 1.0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    environment = dict(os.environ)
+    folders = Folders.of(environment)
+    streams = Streams(environment)
+    flags = Flags(engine=arguments.engine, model=arguments.model, effort=arguments.effort, mode=arguments.mode)
+    start: CreateSession | Continued
+    if arguments.newest or arguments.session is not None:
+        start = _continued(arguments, flags, folders, streams)
+        launch = launch_of(start.session.engine, folders, environment)
+    else:
+        new = start_of(flags, folders, environment)
+        launch = new.launch
+        start = CreateSession(
+            engine=new.engine, directory=directory_of(arguments.directory), settings=new.settings, launch=launch
+        )
+    message = Message(text=prompt_of(arguments.prompt), launch=launch, max_steps=arguments.max_steps)
+    return anyio.run(_hold, folders, streams, start, message, arguments.json, environment)
+
+
+async def _hold(
+    folders: Folders,
+    streams: Streams,
+    start: CreateSession | Continued,
+    message: Message,
+    as_json: bool,
+    environment: Mapping[str, str],
+) -> int:
+    styles = Styles(coloured=streams.coloured and streams.talk_is_terminal)
+    presenter = JsonLines(streams) if as_json else Printer(streams, styles=styles)
+    try:
+        async with hub_of(folders, "enginehouse run") as hub:
+            conversation = Conversation(hub, streams, presenter, styles=styles, environment=environment)
+            return await conversation.hold(start, message)
+    except* AnswerGone:
+        return_code = BROKEN_PIPE
+    return return_code
+
+
+def _continued(arguments: argparse.Namespace, flags: Flags, folders: Folders, streams: Streams) -> Continued:
+    archive = Archive(folders.transcripts)
+    directory: str | None = None
+    if arguments.session is not None:
+        session = archive.info(archive.resolve(arguments.session))
+        if arguments.directory is not None:
+            named = directory_of(arguments.directory)
+            directory = named if named != session.directory else None
+    else:
+        here = directory_of(arguments.directory)
+        open_ones = [info for info in archive.list(here).sessions if info.state not in ("closed", "damaged")]
+        if not open_ones:
+            raise UsageError(f"no session of {here} can be continued; `enginehouse sessions list` shows all there are")
+        session = open_ones[0]
+        if session.moved_here:
+            _confirm_move(session, here, streams)
+            directory = here
+    if flags.engine is not None and flags.engine != session.engine:
+        raise UsageError(f"session {session.id} runs on {session.engine}, and a session keeps its engine")
+    return Continued(session=session, change=flags.settings, directory=directory)
+
+
+def _confirm_move(session: SessionInfo, here: str, streams: Streams) -> None:
+    """A project that seems to have moved: a person says so, nobody guesses."""
+    if streams.can_ask:
+        sys.stderr.write(f"The newest session here, {session.id}, was in {session.directory}, which is gone.\n")
+        sys.stderr.write(f"Is {here} the same project, and should it go on here? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return
+    raise SessionMoved(session.id, session.directory, here)
+
+
+def prompt_of(argument: str | None) -> str:
+    """What to say to the agent: the argument, then what is piped in. Blocks until the pipe ends.
+
+    Raises:
+        UsageError: neither says anything.
+    """
+    parts = [argument or "", _piped(waiting_is_told=bool(argument))]
+    prompt = "\n\n".join(part for part in parts if part.strip())
+    if not prompt:
+        raise UsageError('there is nothing to say: give a prompt, as in `enginehouse run "fix the test"`, or pipe one in')
+    repaired = well_formed(prompt)
+    if repaired != prompt:
+        sys.stderr.write("enginehouse: the prompt is not valid UTF-8; what could not be read was replaced by U+FFFD\n")
+    return repaired
+
+
+def _piped(*, waiting_is_told: bool) -> str:
+    if os.isatty(0):
+        return ""
+    try:
+        if waiting_is_told and not select.select([0], [], [], _PATIENCE_S)[0]:
+            sys.stderr.write("enginehouse: waiting for the end of stdin, which follows the prompt; `< /dev/null` skips it\n")
+            sys.stderr.flush()
+        data = bytearray()
+        while len(data) <= _MOST_PIPED and (more := os.read(0, 1 << 20)):
+            data += more
+    except OSError as error:
+        if waiting_is_told:
+            return ""  # no stdin at all, as under some launchers
+        raise UsageError(f"stdin cannot be read: {error.strerror}") from error
+    if len(data) > _MOST_PIPED:
+        raise UsageError(f"more than {_MOST_PIPED >> 20} MiB were piped in; save it in the project and name the file")
+    return data.decode("utf-8-sig", "surrogateescape").rstrip("\n")

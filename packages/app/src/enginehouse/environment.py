@@ -1,0 +1,116 @@
+"""What the person's environment says: where the model is, what is secret, what a new session starts with.
+
+Rule: the hub never reads these variables; they are resolved here, once, where the person sits. Precedence: flags, then
+`ENGINEHOUSE_*`, then `settings.toml`. A key goes only to an address that was given together with it.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from enginehouse_core.profile.defaults import defaults
+from enginehouse_core.profile.folders import Folders
+from enginehouse_core.workspace.environment import looks_like_credential
+from enginehouse_protocol.codec import well_formed
+from enginehouse_protocol.engine import Provider
+from enginehouse_protocol.errors import UsageError
+from enginehouse_protocol.hub import Launch
+from enginehouse_protocol.ids import EngineName
+from enginehouse_protocol.settings import Mode, SessionSettings
+
+DEFAULT_ENGINE = EngineName("openai_compatible")
+ENVIRONMENT_PROVIDER = "environment"
+KEY, BASE_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+_SHORTEST_SECRET = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What the command line said; None: nothing."""
+
+    engine: str | None = None
+    model: str | None = None
+    effort: str | None = None
+    mode: Mode | None = None
+
+    @property
+    def settings(self) -> SessionSettings:
+        return SessionSettings(model=self.model, effort=self.effort, mode=self.mode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Everything a new session starts from."""
+
+    engine: EngineName
+    settings: SessionSettings
+    launch: Launch
+
+
+def start_of(flags: Flags, folders: Folders, environment: Mapping[str, str]) -> Start:
+    """Blocks.
+
+    Raises:
+        UsageError: a mode that is none, or several providers and no word which.
+        ProfileInvalid: a file of the profile cannot be understood.
+    """
+    found = defaults(folders, environment)
+    engine = EngineName(flags.engine or found.engine or DEFAULT_ENGINE)
+    return Start(
+        engine=engine,
+        settings=found.session.updated(flags.settings),
+        launch=launch_of(engine, folders, environment),
+    )
+
+
+def launch_of(engine: EngineName, folders: Folders, environment: Mapping[str, str]) -> Launch:
+    """Raises like `start_of`. Blocks."""
+    provider, key = _provider_of(engine, folders, environment)
+    secrets = secrets_in(environment)
+    if key is not None and (value := environment.get(key)):
+        secrets[key] = value
+    else:
+        key = None
+    shown = {
+        name: value
+        for name, value in environment.items()
+        if name not in secrets and well_formed(name + value) == name + value
+    }
+    return Launch(environment=shown, secrets=secrets, key=key, provider=provider)
+
+
+def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """Every variable that looks like a credential, long enough to be masked. The path of a file that exists is none:
+    it would be masked in every message that names it."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if len(value) >= _SHORTEST_SECRET
+        and looks_like_credential(name, value)
+        and not (value.startswith("/") and os.path.exists(value))
+        and well_formed(value) == value
+    }
+
+
+def _provider_of(
+    engine: EngineName, folders: Folders, environment: Mapping[str, str]
+) -> tuple[Provider | None, str | None]:
+    """Where the model is, and the name of the variable that holds its key."""
+    if engine == DEFAULT_ENGINE and (base_url := environment.get(BASE_URL)):
+        return Provider(name=ENVIRONMENT_PROVIDER, base_url=base_url), KEY
+    if folders.providers.is_dir():
+        from enginehouse_core.profile.provider import provider_names, read_provider
+
+        files = {name: read_provider(folders, name) for name in provider_names(folders)}
+        fitting = {name: file for name, file in files.items() if file is not None and file.engine == engine}
+        if len(fitting) > 1:
+            fitting = {name: file for name, file in fitting.items() if name == "default"} or fitting
+        if len(fitting) > 1:
+            raise UsageError(
+                f"the profile has several providers for {engine}: {', '.join(fitting)}; call the one to use default.toml"
+            )
+        for name, file in fitting.items():
+            return file.as_provider(name), file.api_key_env
+    if engine == DEFAULT_ENGINE and environment.get(KEY):
+        return Provider(name=ENVIRONMENT_PROVIDER), KEY
+    return None, None

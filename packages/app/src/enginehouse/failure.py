@@ -1,0 +1,77 @@
+"""What a person reads when something went wrong, and the exit code that goes with it.
+
+Rule: one line for what was expected to go wrong; for what was not, one line and the place of the log. No traceback.
+"""
+
+import logging
+import os
+import sys
+
+from enginehouse_protocol.errors import (
+    DecisionError,
+    EnginehouseError,
+    EngineUnavailable,
+    FileUnusable,
+    ProfileError,
+    SessionError,
+    SettingRefused,
+    TranscriptUnreadable,
+    UsageError,
+)
+
+FAILED, MISUSED = 1, 2
+_MISUSE = (
+    UsageError,
+    ProfileError,
+    SessionError,
+    DecisionError,
+    EngineUnavailable,
+    SettingRefused,
+    FileUnusable,
+    TranscriptUnreadable,
+)
+
+
+def told(error: Exception) -> int:
+    """Say it on stderr and return the exit code."""
+    expected = _expected(error)
+    if expected is not None:
+        _say(str(expected))
+        return MISUSED if isinstance(expected, _MISUSE) else FAILED
+    _say(f"something went wrong inside: {type(error).__name__}: {error}{_written(error)}")
+    return FAILED
+
+
+def _expected(error: BaseException) -> EnginehouseError | None:
+    """The error of ours in a group that holds nothing else."""
+    if isinstance(error, EnginehouseError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [_expected(each) for each in error.exceptions]
+        return found[0] if all(found) else None
+    return None
+
+
+def _written(error: Exception) -> str:
+    """Where the details are, now that they are there."""
+    try:
+        from enginehouse_core.log import FILE, close_log, configure_log
+        from enginehouse_core.masking import Masker
+        from enginehouse_core.profile.folders import Folders
+
+        from enginehouse.environment import secrets_in
+
+        folders = Folders.of(os.environ)
+        configure_log(folders.log, Masker(secrets_in(os.environ)))
+        logging.getLogger("enginehouse").error("the command failed unexpectedly", exc_info=error)
+        close_log()
+        path = folders.log / FILE
+        return f"; details are in {path}" if path.exists() else ""
+    except Exception:  # the last thing said must not fail
+        return ""
+
+
+def _say(text: str) -> None:
+    line = " ".join(text.split("\n"))
+    printable = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+    sys.stderr.write(f"enginehouse: {printable}\n".encode("utf-8", "replace").decode("utf-8"))

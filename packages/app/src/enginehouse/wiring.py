@@ -1,0 +1,35 @@
+"""The one place that knows which engines there are and puts them, core and hosts together.
+
+Rule: an engine's module is imported when the engine is wanted, not before.
+"""
+
+from collections.abc import Mapping
+
+from enginehouse_core.hub import Hub
+from enginehouse_core.profile.folders import Folders
+from enginehouse_core.sessions.engine_room import EngineFactory
+from enginehouse_protocol.engine import Engine, EngineHome
+from enginehouse_protocol.ids import EngineName
+
+
+def _openai_compatible(home: EngineHome) -> Engine:
+    from enginehouse_engines.openai_compatible import create
+
+    return create(home)
+
+
+def _rehearsal(home: EngineHome) -> Engine:
+    from enginehouse_engines.rehearsal import create
+
+    return create(home)
+
+
+FACTORIES: Mapping[EngineName, EngineFactory] = {
+    EngineName("openai_compatible"): _openai_compatible,
+    EngineName("rehearsal"): _rehearsal,
+}
+
+
+def hub_of(folders: Folders, what: str) -> Hub:
+    """The hub in this process. Entering it takes the profile's lock; `what` is what others are told that has it."""
+    return Hub(folders=folders, factories=FACTORIES, what=what)

@@ -1,0 +1,1 @@
+"""The hub: sessions, transcript, permissions, workspace, profile."""

@@ -1,0 +1,160 @@
+"""What every body passes before it is recorded or shown: valid text, no secrets, not too large.
+
+Rule: one place for durable and transient alike. A body that needs nothing is stamped at once and encoded once; only
+one that does need something is taken apart.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from enginehouse_core.masking import Masker, StreamMasker
+from enginehouse_core.transcript.blobs import store_blob
+from enginehouse_core.transcript.log import SessionLog
+from enginehouse_protocol.codec import map_text, refuse_nonfinite, well_formed
+from enginehouse_protocol.content import SpilledText
+from enginehouse_protocol.errors import MalformedData
+from enginehouse_protocol.events import (
+    AnyBody,
+    MessageDelta,
+    PermissionDecided,
+    ReasoningDelta,
+    ToolOutput,
+    ToolUse,
+)
+from enginehouse_protocol.hub import Delivery
+from enginehouse_protocol.ids import TurnId
+from enginehouse_protocol.permissions import Allow
+
+RECORD_BYTES = 1 << 20
+"""The largest record; what is longer is spilled to a blob."""
+_SPILL_OVER = 16 << 10  # characters: in a body too large, every text longer than this goes to a blob
+_KEPT_END = 4 << 10  # characters of head and of tail that stay in the record
+_WORKER_BYTES = 256 << 10
+
+Streamed = MessageDelta | ReasoningDelta | ToolOutput
+
+
+class Intake:
+    """One session's way into its record. `masker` may be replaced when the session learns new secrets."""
+
+    def __init__(self, masker: Masker, blobs: Path, scratch: Path) -> None:
+        self.masker = masker
+        self.repaired_text = 0
+        """How many bodies held ill-formed Unicode, replaced by U+FFFD since the last time somebody looked."""
+        self._blobs = blobs
+        self._scratch = scratch
+        self._streams: dict[tuple[type[Streamed], str], StreamMasker] = {}
+
+    async def record(self, log: SessionLog, body: AnyBody, turn_id: TurnId | None) -> Delivery:
+        """Put `body` on the log as it may be kept, and return it as it was kept.
+
+        Raises:
+            TranscriptUnavailable: nothing can be recorded.
+            MalformedData: a number JSON cannot carry, or a body too large even after spilling.
+        """
+        if isinstance(body, ToolUse):
+            refuse_nonfinite(body.input)
+        elif isinstance(body, PermissionDecided) and isinstance(body.decision, Allow):
+            refuse_nonfinite(body.decision.input)
+        try:
+            stamped = log.stamp(body, turn_id)
+        except UnicodeEncodeError:
+            self.repaired_text += 1
+            body = map_text(body, well_formed)
+            stamped = log.stamp(body, turn_id)
+        if self._must_mask(stamped):
+            body = await self._masked(body, len(stamped.line))
+            stamped = log.stamp(body, turn_id)
+        if len(stamped.line) > RECORD_BYTES:
+            body = await self._spilled(body)
+            stamped = log.stamp(body, turn_id)
+            if len(stamped.line) > RECORD_BYTES:
+                raise MalformedData(
+                    f"a record of {len(stamped.line)} bytes with no single long text in it; at most {RECORD_BYTES}"
+                )
+        log.put(stamped)
+        return stamped
+
+    async def pass_on(self, log: SessionLog, body: Streamed, turn_id: TurnId | None) -> None:
+        """Put a piece of a stream on the log, masked across the borders of pieces. A tail may be held back."""
+        body = self._masked_stream(body)
+        if body.text:
+            await self.record(log, body, turn_id)
+
+    def rest_of_streams(self) -> list[Streamed]:
+        """What was held back because it might have begun a secret, as deltas; the streams are over."""
+        rest: list[Streamed] = []
+        for (kind, key), masker in self._streams.items():
+            if text := masker.flush():
+                rest.append(_streamed(kind, key, text))
+        self._streams.clear()
+        return rest
+
+    def rest_of_stream(self, key: str) -> list[Streamed]:
+        """The same for the streams of one message or tool use."""
+        rest: list[Streamed] = []
+        for kind in (MessageDelta, ReasoningDelta, ToolOutput):
+            masker = self._streams.pop((kind, key), None)
+            if masker and (text := masker.flush()):
+                rest.append(_streamed(kind, key, text))
+        return rest
+
+    def _masked_stream(self, body: Streamed) -> Streamed:
+        if not self.masker:
+            return body
+        key = (type(body), body.call_id if isinstance(body, ToolOutput) else body.message_id)
+        masker = self._streams.get(key)
+        if masker is None:
+            masker = self._streams[key] = self.masker.stream()
+        text = masker.feed(body.text)
+        return body if text is body.text else msgspec.structs.replace(body, text=text)
+
+    def _must_mask(self, stamped: Delivery) -> bool:
+        return bool(self.masker) and self.masker.contains(stamped.line)
+
+    async def _masked(self, body: AnyBody, size: int) -> AnyBody:
+        if size < _WORKER_BYTES:
+            return map_text(body, self.masker.text)
+        return await anyio.to_thread.run_sync(map_text, body, self.masker.text)
+
+    async def _spilled(self, body: AnyBody) -> AnyBody:
+        """The same body with its long texts in blobs."""
+        return await anyio.to_thread.run_sync(self._spill_all, body)
+
+    def _spill_all(self, body: AnyBody) -> AnyBody:
+        try:
+            return msgspec.convert(self._spill(msgspec.to_builtins(body)), type(body))
+        except msgspec.ValidationError as error:
+            raise MalformedData(f"a record too large, with a long text where none belongs: {error}") from error
+
+    def _spill(self, value: Any) -> Any:
+        match value:
+            case str() if len(value) > _SPILL_OVER:
+                return msgspec.to_builtins(self._spill_text(value))
+            case {"type": "text", "text": str() as text} if len(text) > _SPILL_OVER:
+                return msgspec.to_builtins(self._spill_text(text))
+            case {"diff": str() as diff} if len(diff) > _SPILL_OVER:
+                return value | {"diff": diff[:_KEPT_END], "cut": True}
+            case dict():
+                return {key: self._spill(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self._spill(item) for item in value]
+            case _:
+                return value
+
+    def _spill_text(self, text: str) -> SpilledText:
+        data = text.encode()
+        digest = store_blob(self._blobs, data)
+        spilled = SpilledText(head=text[:_KEPT_END], tail=text[-_KEPT_END:], size_bytes=len(data), sha256=digest)
+        # A copy, not a link: the fence refuses files with a second name, and the agent may write in its scratch.
+        self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._scratch / spilled.blob_name).write_bytes(data)
+        return spilled
+
+
+def _streamed(kind: type[Streamed], key: str, text: str) -> Streamed:
+    field = "call_id" if kind is ToolOutput else "message_id"
+    return msgspec.convert({"type": kind.__struct_config__.tag, field: key, "text": text}, kind)

@@ -1,0 +1,268 @@
+"""The live end of one session's record: stamps bodies, hands groups of lines to the file, tells views.
+
+Rule: write first, then tell. `visible` is the place of the first durable entry that is not on disk, else the end:
+whatever comes after it is neither shown nor folded into what is shown, and delivery order is emission order.
+
+There is no timer: a group is written as soon as the one before it is on disk, and what arrives meanwhile is the next
+group. Source of the shape: a shared log with a cursor per view needs no queue per view, and views share the bytes.
+"""
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from itertools import islice
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from enginehouse_core.transcript.file import TranscriptFile
+from enginehouse_core.transcript.index import SeqIndex
+from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
+from enginehouse_protocol.codec import encode_event
+from enginehouse_protocol.errors import TranscriptUnavailable
+from enginehouse_protocol.events import TRANSIENT, AnyBody, Event, Passing
+from enginehouse_protocol.hub import Delivery
+from enginehouse_protocol.ids import SessionId, TurnId
+
+RING_ENTRIES = 4_096
+RING_BYTES = 8 << 20
+BATCH_ENTRIES = 512
+_WAITING_RECORDS = 2_048
+_WAITING_BYTES = 4 << 20
+_WAITING_S = 0.02
+
+_sync_limiter: anyio.CapacityLimiter | None = None
+
+
+def _limiter() -> anyio.CapacityLimiter:
+    """Syncs have worker threads of their own: slow disks must not hold up everything else that needs one."""
+    global _sync_limiter  # noqa: PLW0603 made inside the running loop
+    if _sync_limiter is None:
+        _sync_limiter = anyio.CapacityLimiter(8)
+    return _sync_limiter
+
+
+class SessionLog:
+    """The only place that stamps events. Run `write` as a task for as long as the log lives."""
+
+    def __init__(
+        self, session_id: SessionId, folder: Path, file: TranscriptFile, last_seq: int, index: SeqIndex
+    ) -> None:
+        self.session_id = session_id
+        self.damaged = False
+        """True: the file has foreign bytes in it, so pages of it are read with care."""
+        self.failure = ""
+        """Why nothing can be recorded any more through this log; empty while all is well."""
+        self._folder = folder
+        self._file = file
+        self._index = index
+        self._last_seq = last_seq
+        self._on_disk_seq = last_seq
+        self._ring: deque[Delivery] = deque()
+        self._ring_start = 0  # position of the ring's first entry; positions count every entry since opening
+        self._ring_bytes = 0
+        self._trimmed_seq = last_seq  # the last durable event that is not in the ring
+        self._visible = 0
+        self._unsynced: list[tuple[int, Delivery]] = []
+        self._in_flight = 0
+        self._waiting_bytes = 0
+        self._oldest_waiting = 0.0
+        self._work = anyio.Event()
+        self._progress = anyio.Event()
+        self._changed = anyio.Event()
+        self._closing = False
+        self._ended = anyio.Event()
+
+    @property
+    def last_seq(self) -> int:
+        """Of what was stamped, on disk or not."""
+        return self._last_seq
+
+    @property
+    def on_disk_seq(self) -> int:
+        return self._on_disk_seq
+
+    # --- putting in -----------------------------------------------------------------------------------------------
+
+    def stamp(self, body: AnyBody, turn_id: TurnId | None) -> Delivery:
+        """An event with the next place in the record, and its bytes. It counts once it is `put`."""
+        at_ms = time.time_ns() // 1_000_000
+        event: Event | Passing
+        if isinstance(body, TRANSIENT):
+            event = Passing(session_id=self.session_id, at_ms=at_ms, turn_id=turn_id, body=body)  # pyright: ignore[reportArgumentType]
+        else:
+            seq = self._last_seq + 1
+            event = Event(session_id=self.session_id, seq=seq, at_ms=at_ms, turn_id=turn_id, body=body)  # pyright: ignore[reportArgumentType]
+        return Delivery(event=event, line=encode_event(event))
+
+    def put(self, stamped: Delivery) -> None:
+        """Order and queue what was just stamped. Does no I/O and does not wait.
+
+        Raises:
+            TranscriptUnavailable: an earlier group could not be written.
+        """
+        if self.failure or self._closing:
+            raise TranscriptUnavailable(self.failure or "the session's record is closed")
+        self._ring.append(stamped)
+        self._ring_bytes += len(stamped.line)
+        if isinstance(stamped.event, Event):
+            self._last_seq = stamped.event.seq
+            if not self._unsynced:
+                self._oldest_waiting = time.monotonic()
+            self._unsynced.append((self._ring_start + len(self._ring) - 1, stamped))
+            self._waiting_bytes += len(stamped.line)
+            self._work.set()
+        elif not self._unsynced and not self._in_flight:
+            self._advance()
+
+    async def has_room(self) -> None:
+        """Wait while too much waits for the disk. What bounds memory also lets the loop go idle for the writer."""
+        while self._unsynced and not self.failure and self._overfull():
+            await self._progress.wait()
+
+    def _overfull(self) -> bool:
+        return (
+            len(self._unsynced) >= _WAITING_RECORDS
+            or self._waiting_bytes >= _WAITING_BYTES
+            or time.monotonic() - self._oldest_waiting >= _WAITING_S
+        )
+
+    async def synced(self, seq: int) -> None:
+        """Return once the event `seq` is on disk.
+
+        Raises:
+            TranscriptUnavailable: it will not be.
+        """
+        while self._on_disk_seq < seq:
+            if self.failure or self._ended.is_set():
+                raise TranscriptUnavailable(self.failure or "the session's record was closed")
+            await self._progress.wait()
+
+    # --- the writer -----------------------------------------------------------------------------------------------
+
+    async def write(self) -> None:
+        """Write groups until `close`. The log's only task."""
+        try:
+            while True:
+                await self._work.wait()
+                self._work = anyio.Event()
+                while self._unsynced:
+                    await self._write_group()
+                if self._closing or self.failure:
+                    return
+        finally:
+            self._file.close()
+            self._ended.set()
+            self._notify()
+
+    async def _write_group(self) -> None:
+        group, self._unsynced = self._unsynced, []
+        self._in_flight, self._waiting_bytes = len(group), 0
+        lines = [delivery.line for _, delivery in group]
+        try:
+            offsets = await anyio.to_thread.run_sync(self._file.append, lines, limiter=_limiter())
+        except TranscriptUnavailable as error:
+            self._give_up(str(error))
+            return
+        for (_, delivery), offset in zip(group, offsets, strict=True):
+            assert isinstance(delivery.event, Event)
+            self._index.add(delivery.event.seq, offset)
+            self._on_disk_seq = delivery.event.seq
+        self._in_flight = 0
+        self._advance()
+
+    def _advance(self) -> None:
+        end = self._ring_start + len(self._ring)
+        self._visible = self._unsynced[0][0] if self._unsynced else end
+        while len(self._ring) > RING_ENTRIES or self._ring_bytes > RING_BYTES:
+            if self._ring_start >= self._visible:
+                break
+            gone = self._ring.popleft()
+            self._ring_start += 1
+            self._ring_bytes -= len(gone.line)
+            if isinstance(gone.event, Event):
+                self._trimmed_seq = gone.event.seq
+        self._notify()
+
+    def _give_up(self, why: str) -> None:
+        """Nobody saw what comes after `visible`: it is taken back, and its seqs are free again."""
+        self.failure = why
+        self._unsynced, self._in_flight = [], 0
+        while self._ring_start + len(self._ring) > self._visible:
+            self._ring_bytes -= len(self._ring.pop().line)
+        self._last_seq = self._on_disk_seq
+        self._notify()
+
+    def _notify(self) -> None:
+        self._progress.set()
+        self._progress = anyio.Event()
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def close(self) -> None:
+        """Let the writer finish what is queued and end. Nothing can be put any more."""
+        self._closing = True
+        self._work.set()
+
+    async def wait_closed(self) -> None:
+        """Until the writer gave up the file."""
+        await self._ended.wait()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def events_after(self, seq: int) -> list[Event]:
+        """At most 1,000, what is not yet on disk included: an engine's own view of its session."""
+        if seq < self._trimmed_seq:
+            return [event for event in (d.event for d in await self._page(seq)) if isinstance(event, Event)]
+        events = (delivery.event for delivery in self._ring)
+        return list(islice((e for e in events if isinstance(e, Event) and e.seq > seq), PAGE_EVENTS))
+
+    async def _page(self, seq: int) -> list[Delivery]:
+        offset = self._index.offset_before(seq)
+
+        def read() -> list[Delivery]:
+            return page_after(self._folder, self.session_id, seq, offset=offset, damaged=self.damaged)
+
+        return await anyio.to_thread.run_sync(read)
+
+    async def follow(self, seq: int) -> AsyncIterator[tuple[Delivery, ...]]:
+        """Everything visible after `seq`, then what becomes visible, in batches. One cursor; no queue.
+
+        A reader that was too slow for the ring gets the durable events it missed from the file.
+        """
+        position: int | None = None
+        while True:
+            if position is None or position < self._ring_start:
+                if seq < self._trimmed_seq:
+                    page = await self._page(seq)
+                    if page:
+                        seq = _last_seq_of(page, seq)
+                        yield tuple(page)
+                        continue
+                position = self._position_after(seq)
+            batch = tuple(islice(self._ring, position - self._ring_start, self._visible - self._ring_start))
+            if batch := batch[:BATCH_ENTRIES]:
+                position += len(batch)
+                seq = _last_seq_of(batch, seq)
+                yield batch
+                continue
+            if self.failure:
+                raise TranscriptUnavailable(self.failure)
+            if self._ended.is_set():
+                return
+            await self._changed.wait()
+
+    def _position_after(self, seq: int) -> int:
+        position = self._ring_start
+        for place, delivery in enumerate(self._ring):
+            if isinstance(delivery.event, Event) and delivery.event.seq <= seq:
+                position = self._ring_start + place + 1
+        return min(position, self._visible)
+
+
+def _last_seq_of(deliveries: "tuple[Delivery, ...] | list[Delivery]", before: int) -> int:
+    for delivery in reversed(deliveries):
+        if isinstance(delivery.event, Event):
+            return delivery.event.seq
+    return before

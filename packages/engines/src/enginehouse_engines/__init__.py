@@ -1,0 +1,1 @@
+"""Adapters: each folder translates one kind of agent into events."""

@@ -1,0 +1,251 @@
+"""The HTTP client: the `openai` package's, over aiohttp, with everything it would guess from the environment given.
+
+Rule: this is the only module that imports `openai`, and it is imported in a worker thread when the engine is entered:
+that takes a second. Bodies go out as the bytes they are and come in raw; the package's own parsing is not used.
+"""
+
+import contextlib
+import functools
+import os
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+import anyio
+import httpx2
+import msgspec
+import openai
+
+from enginehouse_engines.openai_compatible.options import Options
+from enginehouse_engines.openai_compatible.provider_errors import ProviderErrors
+from enginehouse_protocol.capabilities import ModelInfo
+from enginehouse_protocol.engine import Access
+from enginehouse_protocol.errors import EngineError
+from enginehouse_protocol.permissions import JsonObject
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+VERSION = openai.__version__
+_CLOSE_S = 1.0
+_LIST_S = 15.0
+_NO_BODY = b""
+
+
+class ModelClient:
+    """One provider, one account. Made in a worker thread, used on the event loop."""
+
+    def __init__(self, access: Access, options: Options) -> None:
+        """Raises `EngineError` for an address or a key that cannot be one."""
+        given = access.provider.base_url if access.provider is not None else None
+        self.base_url = (given or DEFAULT_BASE_URL).rstrip("/")
+        self.errors = ProviderErrors(self.base_url, access.secret)
+        self._options = options
+        self._headers: dict[str, str | openai.Omit]
+        try:
+            address = urlsplit(self.base_url)
+        except ValueError:
+            address = urlsplit("")
+        if address.scheme not in {"http", "https"} or not address.hostname:
+            raise self.errors.make(
+                "provider.bad_address", "not a web address", advice="a base URL begins with http:// or https://"
+            )
+        key = access.secret.reveal().strip() if access.secret is not None else ""
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise self.errors.make(
+                "provider.bad_key", "the API key has characters no key can have", advice="store it again"
+            )
+        timeout = httpx2.Timeout(
+            connect=options.connect_timeout_s, read=options.idle_timeout_s, write=None, pool=options.connect_timeout_s
+        )
+        self._http = openai.DefaultAioHttpClient(
+            timeout=timeout,
+            follow_redirects=False,  # a redirect would carry the key to an address nobody chose
+            trust_env=False,  # the hub's own environment is not the person's
+            verify=_trusted(address.scheme, access.environment),
+            proxy=proxy_for(self.base_url, access.environment),
+        )
+        self._openai = openai.AsyncOpenAI(
+            api_key=key or "none",  # the package insists on one
+            organization="",
+            project="",
+            base_url=self.base_url,
+            max_retries=0,
+            timeout=timeout,
+            http_client=self._http,
+        )
+        self._headers = {"Accept-Encoding": "identity"} | dict.fromkeys(_ambient_headers(), openai.Omit())
+        if not key:
+            self._headers["Authorization"] = openai.Omit()
+
+    async def aclose(self) -> None:
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            await self._openai.close()
+
+    async def models(self) -> tuple[ModelInfo, ...]:
+        """What the server lists.
+
+        Raises:
+            EngineError: it cannot be reached, refuses, or answers something else.
+        """
+        with self._translated(), anyio.move_on_after(_LIST_S) as deadline:
+            response = await self._openai.get("/models", cast_to=httpx2.Response, options={"headers": self._headers})
+            body = await response.aread()
+            return self._listed(body)
+        assert deadline.cancelled_caught
+        raise self.errors.make("provider.timeout", f"no list of models after {_LIST_S:g} s", advice="is it running?")
+
+    @asynccontextmanager
+    async def answer(self, body: bytes) -> AsyncGenerator[AsyncIterator[bytes], None]:
+        """Send a request and read its answer as it comes. Leaving early closes the connection.
+
+        Raises:
+            EngineError: also from the iterator, when the connection breaks or falls silent.
+        """
+        with self._translated():
+            response = await self._openai.post(
+                "/chat/completions",
+                content=body,
+                cast_to=httpx2.Response,
+                options={"headers": self._headers | {"Accept": "text/event-stream"}},
+                stream=True,
+                stream_cls=openai.AsyncStream[Any],
+            )
+        raw = cast(httpx2.Response, cast(object, response))
+        chunks = self._chunks(raw)
+        try:
+            yield chunks
+        finally:
+            with anyio.move_on_after(_CLOSE_S, shield=True), contextlib.suppress(httpx2.HTTPError, aiohttp.ClientError):
+                await chunks.aclose()
+                await raw.aclose()
+
+    async def _chunks(self, response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+        with self._translated():
+            async for data in response.aiter_bytes():
+                yield data
+
+    def _listed(self, body: bytes) -> tuple[ModelInfo, ...]:
+        try:
+            found: Any = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._no_list() from error
+        entries: Any = cast(JsonObject, found).get("data") if isinstance(found, dict) else found
+        if not isinstance(entries, list):
+            raise self._no_list()
+        models: list[ModelInfo] = []
+        for entry in cast(list[Any], entries):
+            fields = cast(JsonObject, entry) if isinstance(entry, dict) else {}
+            if isinstance(name := fields.get("id"), str) and name:
+                models.append(ModelInfo(name=name, context_window=_window(fields)))
+        return tuple(models)
+
+    def _no_list(self) -> EngineError:
+        return self.errors.make(
+            "provider.bad_reply", "/models gave no list of models", advice="check the base URL (many end in /v1)"
+        )
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Every way HTTP can fail, as an `EngineError`."""
+        try:
+            yield
+        except openai.APIStatusError as error:
+            body = error.response.content if error.response.is_stream_consumed else _NO_BODY
+            raise self.errors.of_status(error.status_code, error.response.headers, body) from error
+        except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, OSError) as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: BaseException) -> EngineError:
+        """What happened underneath: the package and its transport rename causes on the way up."""
+        causes = list(_causes(error))
+        for cause in causes:
+            match cause:
+                case aiohttp.ClientConnectorDNSError():
+                    return self._unreachable("its name cannot be resolved")
+                case ssl.SSLError() | aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError():
+                    return self.errors.make(
+                        "provider.tls", f"no trusted connection: {cause}", advice="check the certificate and the date"
+                    )
+                case aiohttp.ClientHttpProxyError() | aiohttp.ClientProxyConnectionError():
+                    return self.errors.make("provider.proxy", f"the proxy refused: {cause}", advice="check HTTPS_PROXY")
+                case aiohttp.ClientConnectorError():
+                    return self._unreachable(cause.os_error.strerror or "the connection was refused")
+                case aiohttp.SocketTimeoutError():
+                    return self.errors.make(
+                        "provider.timeout",
+                        f"the server sent nothing for {self._options.idle_timeout_s:g} s",
+                        advice="try again, or raise idle_timeout_s",
+                    )
+                case aiohttp.ServerTimeoutError() | TimeoutError():
+                    return self._unreachable(f"no connection after {self._options.connect_timeout_s:g} s")
+                case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | aiohttp.ClientOSError():
+                    return self.errors.make(
+                        "provider.cut_stream", "the server closed the connection in the middle", advice="try again"
+                    )
+                case _:
+                    pass
+        root = causes[-1]
+        return self.errors.make("provider.unreachable", f"{type(root).__name__}: {root}", advice="check the base URL")
+
+    def _unreachable(self, why: str) -> EngineError:
+        return self.errors.make(
+            "provider.unreachable", f"cannot be reached: {why}", advice="is it running, and is the base URL right?"
+        )
+
+
+def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
+    """The proxy the person's environment names for this address: `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, any case."""
+    lower = {name.lower(): value for name, value in environment.items()}
+    address = urlsplit(base_url)
+    host, port = address.hostname or "", address.port
+    proxy = lower.get(f"{address.scheme}_proxy") or lower.get("all_proxy")
+    if not proxy or host in {"localhost", "127.0.0.1", "::1"}:
+        return None
+    for entry in lower.get("no_proxy", "").lower().split(","):
+        name = entry.strip().removeprefix("*").lstrip(".")
+        if entry.strip() == "*" or (name and (f".{host}".endswith(f".{name}") or f"{host}:{port}" == name)):
+            return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _ambient_headers() -> list[str]:
+    """What the package would add to every request from the variables of this very process."""
+    lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines()
+    names = [line.partition(":")[0].strip() for line in lines]
+    return ["OpenAI-Organization", "OpenAI-Project", *(name for name in names if name)]
+
+
+def _trusted(scheme: str, environment: Mapping[str, str]) -> ssl.SSLContext | bool:
+    """The certificates to trust: the person's own file where they name one, else the machine's."""
+    if scheme == "http":
+        return False  # nothing to verify, and no certificates to load: redirects are not followed
+    if file := environment.get("SSL_CERT_FILE"):
+        try:
+            return ssl.create_default_context(cafile=file)
+        except OSError as error:
+            raise EngineError(f"SSL_CERT_FILE {file!r} cannot be used: {error}", code="provider.tls") from error
+    return _machine_certificates()
+
+
+@functools.cache
+def _machine_certificates() -> ssl.SSLContext:
+    """Loading them takes a tenth of a second, so it is done once."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _window(fields: JsonObject) -> int | None:
+    """No standard field; these are what servers use."""
+    for name in ("context_window", "context_length", "max_model_len", "max_context_length"):
+        value = fields.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None

@@ -1,0 +1,302 @@
+"""Turns a session's events into the messages of a Chat Completions request. Pure: no clock, no disk, no other state.
+
+Rule: a request is a function of the events up to its `history_seq` and of the recorded header, nothing else; and what
+one request sent, the next begins with, byte for byte. Only a changed header or `history.replaced` breaks the chain.
+
+How that holds: the events are cut into spans, one a request. `step.started` closes a span: what it rendered to is
+sealed and never rendered again, so nothing that comes later (a late result, a note) can reach back into it.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from enginehouse_protocol.content import Content, LongText, SpilledText, Text
+from enginehouse_protocol.events import (
+    DurableBody,
+    Event,
+    FromEngine,
+    HistoryReplaced,
+    MessageAssistant,
+    MessageUser,
+    StepHeader,
+    StepStarted,
+    ToolResult,
+    ToolUse,
+    TurnCompleted,
+    TurnFailed,
+    Unknown,
+)
+from enginehouse_protocol.ids import CallId, ReplyId
+from enginehouse_protocol.permissions import JsonObject
+
+DIALECT = "chat_completions"
+RENDERER = 1
+"""Raise it with every change that renders other bytes from the same events."""
+
+INTERRUPTED_NOTE = "[The person interrupted the turn above before it was finished. What is not answered was not done.]"
+_NO_RESULT = "[There is no result: it was lost before it was recorded. Check before you repeat it.]"
+_WITHOUT_WORDS = {
+    "ok": "[no output]",
+    "error": "[It failed and did not say why.]",
+    "denied": "[It was not allowed, so it did not run.]",
+    "interrupted": "[It was interrupted before it finished.]",
+    "unknown": "[It is not known whether this ran or how it ended. Check before you repeat it.]",
+}
+_NO_NAME_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_FAILURE_CHARS = 500
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(kw_only=True)
+class _Reply:
+    """One answer of the model: its texts and its tool uses."""
+
+    reply_id: ReplyId | None
+    texts: list[LongText] = field(default_factory=list[LongText])
+    uses: list[ToolUse] = field(default_factory=list[ToolUse])
+
+
+@dataclass(kw_only=True)
+class _Said:
+    """Something the model reads as the user's side."""
+
+    text: str
+
+
+@dataclass(kw_only=True)
+class _Known:
+    """What earlier spans leave behind for later ones."""
+
+    provider_ids: set[str] = field(default_factory=set[str])
+    names: dict[CallId, str] = field(default_factory=dict[CallId, str])
+    """Every tool use so far, with its tool."""
+    answered: set[CallId] = field(default_factory=set[CallId])
+    """Those whose real result was rendered."""
+
+
+class Conversation:
+    """The fold of a session's events into provider messages. Feed it every event once, in order."""
+
+    def __init__(self, replaced: Iterable[tuple[int, HistoryReplaced]] = ()) -> None:
+        self.header: StepHeader | None = None
+        """The last one recorded."""
+        self.seq = 0
+        """Of the last event folded."""
+        self._replaced = sorted(replaced, key=lambda found: found[0])
+        self._shown: set[int] = set()
+        self._sealed: list[bytes] = []
+        self._known = _Known()
+        self._open: list[tuple[int, DurableBody]] = []
+
+    def feed(self, events: Iterable[Event]) -> bool:
+        """Fold these. False: one of them replaced history that is already folded; make a `started_over`."""
+        whole = True
+        for event in events:
+            self.seq = event.seq
+            body = event.body
+            if isinstance(body, HistoryReplaced) and (event.seq, body) not in self._replaced:
+                self._replaced.append((event.seq, body))
+                whole = False
+            if isinstance(body, Unknown) or (isinstance(body, FromEngine) and body.parent_call_id is not None):
+                continue  # a native subagent's own conversation is not this one
+            if isinstance(body, StepStarted) and body.header is not None:
+                self.header = body.header
+            if (summary := self._replacement(event.seq)) is not None:
+                if summary[0] not in self._shown:
+                    self._shown.add(summary[0])
+                    self._open.append((event.seq, summary[1]))
+            elif isinstance(body, StepStarted):
+                self._seal(body.history_seq)
+            elif not isinstance(body, HistoryReplaced):
+                self._open.append((event.seq, body))
+        return whole
+
+    def started_over(self) -> "Conversation":
+        """An empty fold that knows every replacement seen so far. Feed it all events from the first."""
+        return Conversation(self._replaced)
+
+    def messages(self, system: str) -> list[bytes]:
+        """All messages of a request made now, each encoded once and for ever."""
+        rendered, _ = _span([body for _, body in self._open], self._known)
+        return [_encoder.encode({"role": "system", "content": system}), *self._sealed, *rendered]
+
+    def _seal(self, history_seq: int) -> None:
+        span = [body for seq, body in self._open if seq <= history_seq]
+        self._open = [(seq, body) for seq, body in self._open if seq > history_seq]
+        rendered, self._known = _span(span, self._known)
+        self._sealed += rendered
+
+    def _replacement(self, seq: int) -> tuple[int, HistoryReplaced] | None:
+        """The latest replacement that covers this event: a later one may cover an earlier summary."""
+        for found in reversed(self._replaced):
+            if found[1].first_seq <= seq <= found[1].last_seq:
+                return found
+        return None
+
+
+def _span(bodies: list[DurableBody], known: _Known) -> tuple[list[bytes], _Known]:
+    """The messages of one span, and what later spans have to know."""
+    known = _Known(provider_ids=set(known.provider_ids), names=dict(known.names), answered=set(known.answered))
+    results: dict[CallId, ToolResult] = {}
+    here: set[CallId] = set()
+    for body in bodies:
+        if isinstance(body, ToolResult):
+            results.setdefault(body.call_id, body)
+        elif isinstance(body, ToolUse):
+            here.add(body.call_id)
+    messages: list[bytes] = []
+    said: list[str] = []
+    for item in _items(bodies, here, known):
+        if isinstance(item, _Said):
+            said.append(item.text)
+            continue
+        _flush(said, messages)
+        messages += _reply_messages(item, results, known)
+    _flush(said, messages)
+    return messages, known
+
+
+def _items(bodies: list[DurableBody], here: set[CallId], known: _Known) -> list[_Reply | _Said]:
+    """Replies and user texts in the order in which each began."""
+    items: list[_Reply | _Said] = []
+    replies: dict[ReplyId, _Reply] = {}
+
+    def reply(reply_id: ReplyId | None) -> _Reply:
+        if reply_id is not None and reply_id in replies:
+            return replies[reply_id]
+        last = items[-1] if items else None
+        if reply_id is None and isinstance(last, _Reply) and last.reply_id is None:
+            return last
+        found = _Reply(reply_id=reply_id)
+        items.append(found)
+        if reply_id is not None:
+            replies[reply_id] = found
+        return found
+
+    for body in bodies:
+        match body:
+            case MessageUser():
+                items.append(_Said(text=_text_of(body.content)))
+            case MessageAssistant():
+                reply(body.reply_id).texts.append(body.text)
+            case ToolUse() if body.call_id not in known.names:
+                known.names[body.call_id] = body.name
+                reply(body.reply_id).uses.append(body)
+            case ToolResult() if body.call_id not in here and body.call_id not in known.answered:
+                known.answered.add(body.call_id)
+                items.append(_Said(text=_late(body, known.names.get(body.call_id))))
+            case TurnCompleted(stop="interrupted"):
+                items.append(_Said(text=INTERRUPTED_NOTE))
+            case TurnFailed():
+                items.append(_Said(text=_failure(body)))
+            case HistoryReplaced(summary=summary) if summary:
+                items.append(_Said(text=f"[Summary of the conversation up to here]\n{summary}"))
+            case _:
+                pass
+    return items
+
+
+def _reply_messages(reply: _Reply, results: dict[CallId, ToolResult], known: _Known) -> list[bytes]:
+    """The assistant's message, then one tool message for every call, in the order of the calls."""
+    text = "".join(_long(text) for text in reply.texts)
+    if not reply.uses:
+        return [_encoder.encode({"role": "assistant", "content": text})] if text else []
+    calls: list[JsonObject] = []
+    answers: list[bytes] = []
+    for use in reply.uses:
+        call_id = _provider_id(use, known)
+        function = {"name": _name(use.name), "arguments": _arguments(use)}
+        calls.append({"id": call_id, "type": "function", "function": function})
+        result = results.get(use.call_id)
+        if result is not None:
+            known.answered.add(use.call_id)
+        content = _NO_RESULT if result is None else _result_text(result)
+        answers.append(_encoder.encode({"role": "tool", "tool_call_id": call_id, "content": content}))
+    assistant = {"role": "assistant", "content": text or None, "tool_calls": calls}
+    return [_encoder.encode(assistant), *answers]
+
+
+def _provider_id(use: ToolUse, known: _Known) -> str:
+    """The provider's own id where it is the only one of its kind, else ours: servers pair by it."""
+    own = str(use.call_id)
+    candidates = itertools.chain([use.provider_call_id or own, own], (f"{own}_{number}" for number in itertools.count(2)))
+    chosen = next(candidate for candidate in candidates if candidate not in known.provider_ids)
+    known.provider_ids.add(chosen)
+    return chosen
+
+
+def _name(name: str) -> str:
+    """A model may call what does not exist, under a name no server takes back."""
+    return _NO_NAME_CHARACTER.sub("_", name)[:64] or "unnamed"
+
+
+def _arguments(use: ToolUse) -> str:
+    if isinstance(use.arguments, SpilledText):
+        shortened = {"shortened": _long(use.arguments)}
+        return _encoder.encode(shortened).decode()
+    return use.arguments or _encoder.encode(use.input).decode()
+
+
+def _result_text(result: ToolResult) -> str:
+    return _text_of(result.content) or _WITHOUT_WORDS[result.status]
+
+
+def _late(result: ToolResult, name: str | None) -> str:
+    about = f"the earlier {name} call" if name else "a tool call that is no longer in this conversation"
+    return f"[Result of {about}, which arrived late]\n{_result_text(result)}"
+
+
+def _failure(failed: TurnFailed) -> str:
+    words = " ".join(failed.message.split())[:_MAX_FAILURE_CHARS]
+    return f"[The turn above failed before it was finished: {words}]"
+
+
+def _text_of(content: tuple[Content, ...]) -> str:
+    return "\n".join(part.text if isinstance(part, Text) else _long(part) for part in content)
+
+
+def _long(text: LongText) -> str:
+    """A spill as head and tail; the system text says where the scratch folder is."""
+    if isinstance(text, str):
+        return text
+    missing = text.size_bytes - len(text.head.encode()) - len(text.tail.encode())
+    note = f"[… {missing} bytes not shown here; the whole text is the file {text.blob_name} in your scratch folder …]"
+    return f"{text.head}\n{note}\n{text.tail}"
+
+
+def _flush(said: list[str], messages: list[bytes]) -> None:
+    """Adjacent user texts become one message: many servers refuse two in a row."""
+    if said:
+        messages.append(_encoder.encode({"role": "user", "content": "\n\n".join(said)}))
+        said.clear()
+
+
+def request_body(header: StepHeader, messages: list[bytes]) -> bytes:
+    """The bytes of one request. Everything that stays the same comes before the messages."""
+    fields = {"model": header.model, **header.options}
+    if header.tools:
+        fields["tools"] = header.tools
+    return _encoder.encode(fields)[:-1] + b',"messages":[' + b",".join(messages) + b"]}"
+
+
+def rebuild(events: Iterable[Event], step: Event) -> bytes:
+    """The exact body that `step`, a `step.started` of these events, announced.
+
+    Raises:
+        ValueError: `step` is none, or no header was recorded up to it.
+    """
+    if not isinstance(step.body, StepStarted):
+        raise ValueError(f"event {step.seq} is no step.started")
+    before = [event for event in events if event.seq <= step.body.history_seq]
+    headers = [e.body.header for e in events if e.seq <= step.seq and isinstance(e.body, StepStarted) and e.body.header]
+    if not headers:
+        raise ValueError(f"no header was recorded up to event {step.seq}")
+    conversation = Conversation()
+    if not conversation.feed(before):
+        conversation = conversation.started_over()
+        conversation.feed(before)
+    return request_body(headers[-1], conversation.messages(headers[-1].system))

@@ -1,0 +1,243 @@
+"""Files as text and back without touching a byte that nobody meant to change.
+
+Rule: what `decode` accepts, `encode` gives back byte for byte. Encoding, byte order mark and every single line ending
+belong to the file, not to the model: it reads and writes LF.
+"""
+
+import codecs
+import difflib
+import itertools
+from dataclasses import dataclass
+
+from enginehouse_protocol.content import FileChange
+
+MAX_DIFF_CHARS = 64 * 1024
+_MAX_DIFF_LINES = 20_000
+_MAX_COMPARED_LINES = 4_000_000
+"""Old lines × new lines of one edit up to which it is found out line by line which ones stay."""
+_MARKS = (  # UTF-32 first: its little-endian mark begins with the one of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+class NotText(Exception):
+    """The bytes are no text in any encoding we would dare to write back."""
+
+
+class EditRefused(Exception):
+    """An edit that cannot be done as asked. The message is for the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFile:
+    text: str
+    """Without byte order mark, line endings as in the file."""
+    encoding: str = "utf-8"
+    mark: bytes = b""
+
+    def encode(self, text: str) -> bytes:
+        """`text` the way this file is written.
+
+        Raises:
+            UnicodeEncodeError: a character the file's encoding does not have.
+        """
+        return self.mark + text.encode(self.encoding)
+
+    @property
+    def newline(self) -> str:
+        """The line ending most lines have; LF when there is none."""
+        crlf = self.text.count("\r\n")
+        return "\r\n" if crlf > self.text.count("\n") - crlf else "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    old: str
+    new: str
+
+
+def decode(data: bytes) -> TextFile:
+    """Find out how a file is written: mark, UTF-8, the Chinese national encoding, else a Western single-byte one.
+
+    A guess among single-byte encodings may show wrong letters; it never changes bytes.
+
+    Raises:
+        NotText: binary.
+    """
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            if (text := _round_trip(data.removeprefix(mark), encoding)) is not None:
+                return TextFile(text=text, encoding=encoding, mark=mark)
+            if encoding != "utf-8":
+                raise NotText(f"it begins like {encoding} and is not")
+    if b"\0" in data:
+        raise NotText("it contains NUL bytes")
+    if (text := _round_trip(data, "utf-8")) is not None:
+        return TextFile(text=text)
+    if _looks_chinese(data) and (text := _round_trip(data, "gb18030")) is not None:
+        return TextFile(text=text, encoding="gb18030")
+    if (text := _round_trip(data, "cp1252")) is not None:
+        return TextFile(text=text, encoding="cp1252")
+    return TextFile(text=data.decode("latin-1"), encoding="latin-1")
+
+
+def _round_trip(data: bytes, encoding: str) -> str | None:
+    try:
+        text = data.decode(encoding)
+        return text if text.encode(encoding) == data else None
+    except UnicodeError:
+        return None
+
+
+def _looks_chinese(data: bytes) -> bool:
+    """Whether the bytes above ASCII are pairs, and most of them everyday characters of GB 2312.
+
+    Accented Western letters seldom come in pairs, and where they do (`öß`) the pair is a rare character.
+    """
+    try:
+        characters = [c for c in data.decode("gb18030") if ord(c) > 0x7F]
+    except UnicodeDecodeError:
+        return False
+    everyday = 0
+    for character in characters:
+        pair = character.encode("gb18030")
+        everyday += len(pair) == 2 and (0xB0 <= pair[0] <= 0xD7 or 0xA1 <= pair[0] <= 0xA3) and pair[1] >= 0xA1
+    return everyday >= 0.7 * len(characters)
+
+
+def edited(text: str, edits: tuple[Replacement, ...]) -> str:
+    """`text` with every edit done, or none.
+
+    Each `old` is looked up in the text as it was before any edit, must be there exactly once, and must not share a
+    character with another. Line endings do not count when comparing; unchanged lines keep theirs, changed and new
+    ones take that of the line they replace, else that of the lines around them.
+
+    Raises:
+        EditRefused: nothing was changed; says which edit and why.
+    """
+    if not edits:
+        raise EditRefused("there are no edits")
+    plain, offsets = _without_carriage_returns(text)
+    places: list[tuple[int, int, int]] = []
+    for number, edit in enumerate(edits, start=1):
+        old = edit.old.replace("\r\n", "\n")
+        start = _only_place(plain, old, f"edit {number}" if len(edits) > 1 else "the edit")
+        places.append((start, start + len(old), number))
+    places.sort()
+    for (_, end, first), (start, _, second) in itertools.pairwise(places):
+        if start < end:
+            raise EditRefused(f"edits {first} and {second} overlap; make one of them")
+    pieces: list[str] = []
+    done = 0
+    for start, end, number in places:
+        first, last = offsets(start), offsets(end)
+        pieces += text[done:first], _replaced(text, first, last, edits[number - 1].new.replace("\r\n", "\n"))
+        done = last
+    result = "".join([*pieces, text[done:]])
+    if result == text:
+        raise EditRefused("the edits change nothing: old and new are the same")
+    return result
+
+
+def _only_place(plain: str, old: str, name: str) -> int:
+    if not old:
+        raise EditRefused(f"{name}: old is empty; give the text to replace, or use write_file for a new file")
+    first = plain.find(old)
+    if first < 0:
+        wanted = " ".join(old.split())
+        hint = " (it is there with other white space)" if wanted and wanted in " ".join(plain.split()) else ""
+        raise EditRefused(f"{name}: old was not found{hint}; read the file again and copy the text exactly")
+    count, at = 1, plain.find(old, first + 1)
+    while at >= 0:
+        count, at = count + 1, plain.find(old, at + 1)
+    if count > 1:
+        raise EditRefused(f"{name}: old was found {count} times; add lines around it until it is the only one")
+    return first
+
+
+class _Offsets:
+    """Positions in the text without carriage returns → positions in the text. Queried in rising order or not."""
+
+    def __init__(self, text: str) -> None:
+        self._crlf: list[int] = []  # position, in the plain text, of the LF of each CRLF
+        at = text.find("\r\n")
+        while at >= 0:
+            self._crlf.append(at - len(self._crlf))
+            at = text.find("\r\n", at + 2)
+
+    def __call__(self, plain: int) -> int:
+        """The position before the CR when `plain` is before a CRLF."""
+        low, high = 0, len(self._crlf)
+        while low < high:
+            middle = (low + high) // 2
+            if self._crlf[middle] < plain:
+                low = middle + 1
+            else:
+                high = middle
+        return plain + low
+
+
+def _without_carriage_returns(text: str) -> tuple[str, _Offsets]:
+    return text.replace("\r\n", "\n"), _Offsets(text)
+
+
+def _replaced(text: str, first: int, last: int, new: str) -> str:
+    """`new`, its lines ended as the lines it replaces were."""
+    old_lines = _lines(text[first:last])
+    new_lines = _lines(new)
+    usual = _newline_near(text, first, last)
+    if len(old_lines) * len(new_lines) > _MAX_COMPARED_LINES:
+        return new.replace("\n", usual)
+    endings: list[str] = []
+    matcher = difflib.SequenceMatcher(
+        None, [line for line, _ in old_lines], [line for line, _ in new_lines], autojunk=False
+    )
+    for _, old_from, old_to, new_from, new_to in matcher.get_opcodes():
+        known = [ending for _, ending in old_lines[old_from:old_to]]
+        endings += [(known[place] if place < len(known) else "") or usual for place in range(new_to - new_from)]
+    return "".join(line + (ending if had else "") for (line, had), ending in zip(new_lines, endings, strict=True))
+
+
+def _lines(text: str) -> list[tuple[str, str]]:
+    """Each line with its ending; the last one may have none."""
+    *ended, last = text.split("\n")
+    lines = [(line.removesuffix("\r"), "\r\n" if line.endswith("\r") else "\n") for line in ended]
+    return [*lines, (last, "")] if last else lines
+
+
+def _newline_near(text: str, first: int, last: int) -> str:
+    """The ending of the line the change ends in, else of the one before it, else the usual one."""
+    after = text.find("\n", max(first, last - 1))
+    before = text.rfind("\n", 0, first)
+    at = after if after >= 0 else before
+    if at < 0:
+        return TextFile(text=text).newline
+    return "\r\n" if text[at - 1 : at] == "\r" else "\n"
+
+
+def change_of(path: str, before: str | None, after: str) -> FileChange:
+    """What a write does to one file, as a unified diff without headers, cut at a bound. `before` None: a new file."""
+    kind = "created" if before is None else "modified"
+    old, new = _shown(before or ""), _shown(after)
+    if len(old) + len(new) > _MAX_DIFF_LINES:
+        return FileChange(path=path, change=kind, diff="", cut=True)
+    lines: list[str] = []
+    size = 0
+    for line in list(difflib.unified_diff(old, new, n=3))[2:]:
+        size += len(line)
+        if size > MAX_DIFF_CHARS:
+            return FileChange(path=path, change=kind, diff="".join(lines), cut=True)
+        lines.append(line)
+    return FileChange(path=path, change=kind, diff="".join(lines))
+
+
+def _shown(text: str) -> list[str]:
+    lines = text.replace("\r\n", "\n").split("\n")
+    shown = [f"{line}\n" for line in lines[:-1]]
+    if lines[-1]:
+        shown.append(f"{lines[-1]}\n\\ No newline at end of file\n")
+    return shown

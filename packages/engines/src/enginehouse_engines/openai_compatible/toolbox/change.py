@@ -1,0 +1,180 @@
+"""The tools that change files: `write_file`, `edit_file`.
+
+Rule: all of it or nothing, in the encoding and with the line endings the file had. A file that somebody changes
+between our read and our write is left alone.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import anyio.to_thread
+import msgspec
+
+from enginehouse_engines.openai_compatible.text_files import (
+    EditRefused,
+    NotText,
+    Replacement,
+    TextFile,
+    change_of,
+    decode,
+    edited,
+)
+from enginehouse_engines.openai_compatible.toolbox.look import MAX_FILE_BYTES
+from enginehouse_engines.openai_compatible.toolbox.tool import OnText, Outcome, ToolRefused, shown_path, understood
+from enginehouse_protocol.content import FileChange
+from enginehouse_protocol.errors import EnginehouseError
+from enginehouse_protocol.permissions import JsonObject, ToolKind
+from enginehouse_protocol.workspace import FileContent, Workspace
+
+_MUST_NOT_EXIST = ""
+_ON_THE_LOOP_CHARS = 64 * 1024
+
+
+class _Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A write that is ready to be done."""
+
+    data: bytes
+    expected_sha256: str
+    change: FileChange
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangePlan:
+    """A plan that writes one file. `prepare` reads what is there and says what is to be written."""
+
+    title: str
+    path: str
+    prepare: Callable[[Workspace], Awaitable[_Written]]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path,)
+
+    async def preview(self, workspace: Workspace) -> tuple[FileChange, ...]:
+        try:
+            return ((await self.prepare(workspace)).change,)
+        except (EnginehouseError, ToolRefused):
+            return ()  # the run will say it
+
+    async def run(self, workspace: Workspace, _on_text: OnText) -> Outcome:
+        ready = await self.prepare(workspace)
+        await workspace.write(self.path, ready.data, expected_sha256=ready.expected_sha256)
+        done = "Created" if ready.change.change == "created" else "Changed"
+        return Outcome(text=f"{done} {ready.change.path}.{ready.note}", changes=(ready.change,))
+
+
+class WriteFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: str
+    content: str
+
+    async def prepared(self, workspace: Workspace) -> _Written:
+        """Raises `ToolRefused` when it cannot be done as asked."""
+        name = shown_path(workspace, self.path)
+        if await workspace.stat(self.path) is None:
+            change = await _change(name, None, self.content)
+            return _Written(data=self.content.encode(), expected_sha256=_MUST_NOT_EXIST, change=change)
+        content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
+        try:
+            file = decode(content.data)
+        except NotText:
+            change = FileChange(path=name, change="modified")
+            return _Written(data=self.content.encode(), expected_sha256=content.sha256, change=change)
+        text, note = self.content, ""
+        if file.newline == "\r\n" and "\r\n" not in text:
+            text = text.replace("\n", "\r\n")
+        try:
+            data = file.encode(text)
+        except UnicodeEncodeError:
+            data = text.encode()
+            note = f" It was written in {file.encoding} and is UTF-8 now, which the new content needs."
+        change = await _change(name, file.text, text)
+        return _Written(data=data, expected_sha256=content.sha256, change=change, note=note)
+
+
+class WriteFile:
+    name: ClassVar[str] = "write_file"
+    kind: ClassVar[ToolKind] = "edit"
+    description: ClassVar[str] = "Create a file, or replace all of its content. To change parts, use edit_file."
+    schema: ClassVar[JsonObject] = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["path", "content"],
+        "additionalProperties": False,
+    }
+
+    def plan(self, given: JsonObject) -> ChangePlan:
+        asked = understood(given, WriteFileInput)
+        return ChangePlan(title=f"write {asked.path}", path=asked.path, prepare=asked.prepared)
+
+
+class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    old: str
+    new: str
+
+
+class EditFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: str
+    edits: tuple[Edit, ...]
+
+    async def prepared(self, workspace: Workspace) -> _Written:
+        """Raises `ToolRefused` when it cannot be done as asked."""
+        content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
+        file = self._text(content)
+        try:
+            text = edited(file.text, tuple(Replacement(old=edit.old, new=edit.new) for edit in self.edits))
+        except EditRefused as error:
+            raise ToolRefused(f"{self.path!r} was not changed: {error}") from error
+        try:
+            data = file.encode(text)
+        except UnicodeEncodeError as error:
+            missing = text[error.start]
+            raise ToolRefused(
+                f"{self.path!r} was not changed: it is written in {file.encoding}, which has no {missing!r}"
+            ) from error
+        change = await _change(shown_path(workspace, self.path), file.text, text)
+        return _Written(data=data, expected_sha256=content.sha256, change=change)
+
+    def _text(self, content: FileContent) -> TextFile:
+        try:
+            return decode(content.data)
+        except NotText as error:
+            raise ToolRefused(f"{self.path!r} is not a text file: {error}") from error
+
+
+class EditFile:
+    name: ClassVar[str] = "edit_file"
+    kind: ClassVar[ToolKind] = "edit"
+    description: ClassVar[str] = (
+        "Change parts of a text file, all edits or none. Each `old` must be in the file exactly once, as the file is "
+        "before any of these edits, and is replaced by `new`. Encoding and line endings are kept."
+    )
+    schema: ClassVar[JsonObject] = {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string"},
+            "edits": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"old": {"type": "string"}, "new": {"type": "string"}},
+                    "required": ["old", "new"],
+                    "additionalProperties": False,
+                },
+            },
+        },
+        "required": ["path", "edits"],
+        "additionalProperties": False,
+    }
+
+    def plan(self, given: JsonObject) -> ChangePlan:
+        asked = understood(given, EditFileInput)
+        return ChangePlan(title=f"edit {asked.path}", path=asked.path, prepare=asked.prepared)
+
+
+async def _change(path: str, before: str | None, after: str) -> FileChange:
+    """Large diffs are made beside the event loop."""
+    if len(before or "") + len(after) <= _ON_THE_LOOP_CHARS:
+        return change_of(path, before, after)
+    return await anyio.to_thread.run_sync(change_of, path, before, after)

@@ -1,0 +1,134 @@
+"""What a tool of this engine is. The rooms beside this one are the tools.
+
+Rule: a tool touches files and processes only through the workspace, and only after the person, or a rule of theirs,
+said yes. What it gives back is bounded and says what is missing.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
+
+import msgspec
+
+from enginehouse_protocol.content import FileChange
+from enginehouse_protocol.errors import EnginehouseError
+from enginehouse_protocol.permissions import JsonObject, ToolKind
+from enginehouse_protocol.workspace import Workspace
+
+MAX_OUTPUT_CHARS = 40_000
+"""Of one tool result, as the model gets it."""
+InputT = TypeVar("InputT", bound=msgspec.Struct)
+OnText = Callable[[str], Awaitable[None]]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How one run of a tool ended. The text is for the model."""
+
+    text: str
+    status: Literal["ok", "error", "interrupted"] = "ok"
+    changes: tuple[FileChange, ...] = ()
+
+
+class BadInput(Exception):
+    """The model's arguments are not what the tool takes. The message is for the model."""
+
+
+class ToolRefused(Exception):
+    """The tool cannot do that. The message is for the model."""
+
+
+class Plan(Protocol):
+    """One use of a tool, its input understood. Nothing has happened yet."""
+
+    @property
+    def title(self) -> str:
+        """One line for people."""
+        ...
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and folders it names, as the model named them."""
+        ...
+
+    async def preview(self, workspace: Workspace, /) -> tuple[FileChange, ...]:
+        """What it would change. Empty when it changes nothing or cannot be done as asked."""
+        ...
+
+    async def run(self, workspace: Workspace, on_text: OnText, /) -> Outcome:
+        """Do it.
+
+        Raises:
+            ToolRefused, WorkspaceError, UsageError: it could not be done; the message is for the model.
+        """
+        ...
+
+
+class Tool(Protocol):
+    name: ClassVar[str]
+    kind: ClassVar[ToolKind]
+    description: ClassVar[str]
+    schema: ClassVar[JsonObject]
+    """JSON Schema of the input."""
+
+    def plan(self, given: JsonObject) -> Plan:
+        """Raises `BadInput` when the input is not what the schema asks for."""
+        ...
+
+
+def understood(given: JsonObject, shape: type[InputT]) -> InputT:
+    """The input as `shape`.
+
+    Raises:
+        BadInput: a field is missing, unknown or of a wrong type.
+    """
+    try:
+        return msgspec.convert(given, shape)
+    except msgspec.ValidationError as error:
+        raise BadInput(str(error)) from error
+
+
+def parsed(arguments: str) -> JsonObject:
+    """The argument text of a call as an object. No text at all means no arguments.
+
+    Raises:
+        BadInput: it is not a JSON object.
+    """
+    if not arguments.strip():
+        return {}
+    try:
+        given: Any = msgspec.json.decode(arguments)
+        msgspec.json.encode(given)  # a number too large for our own record is refused here, not there
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError, OverflowError) as error:
+        raise BadInput(f"the arguments are not valid JSON ({error}); they may have been cut off") from error
+    if not isinstance(given, dict):
+        raise BadInput("the arguments must be a JSON object")
+    return cast(JsonObject, given)
+
+
+def definition(tool: Tool) -> JsonObject:
+    """The tool as a Chat Completions request offers it."""
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+    }
+
+
+def capped(text: str, limit: int = MAX_OUTPUT_CHARS) -> str:
+    """Head and tail, the gap said, when `text` is longer than a model should be made to read."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 2 // 3, limit - limit * 2 // 3
+    return f"{text[:head]}\n[… {len(text) - limit} characters not shown …]\n{text[-tail:]}"
+
+
+def shown_path(workspace: Workspace, path: str) -> str:
+    """The path as people and rules see it; as given where the workspace cannot place it."""
+    try:
+        return workspace.display(path)
+    except EnginehouseError:
+        return path
+
+
+def one_line(text: str, limit: int = 160) -> str:
+    """The first line of `text` for a title."""
+    first, _, rest = text.strip().partition("\n")
+    return first if not rest and len(first) <= limit else f"{first[: limit - 1]}…"

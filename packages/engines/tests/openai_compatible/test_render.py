@@ -1,0 +1,431 @@
+"""Requests as a pure function of the record: what is said, in which order, and that nothing sent ever changes."""
+
+import hashlib
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enginehouse_engines.openai_compatible.render import (
+    DIALECT,
+    INTERRUPTED_NOTE,
+    RENDERER,
+    Conversation,
+    rebuild,
+    request_body,
+)
+from enginehouse_protocol.content import SpilledText, Text
+from enginehouse_protocol.events import (
+    DurableBody,
+    Event,
+    HistoryReplaced,
+    MessageAssistant,
+    MessageUser,
+    Notice,
+    PermissionDecided,
+    Reasoning,
+    StepHeader,
+    StepStarted,
+    ToolResult,
+    ToolUse,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+    Unknown,
+    UsageUpdated,
+)
+from enginehouse_protocol.ids import CallId, MessageId, ReplyId, new_message_id
+from enginehouse_protocol.permissions import Deny
+from enginehouse_protocol.testing import MemoryHistory
+
+HEADER = StepHeader(
+    model="m",
+    dialect=DIALECT,
+    renderer=RENDERER,
+    system="Be good.",
+    tools=({"type": "function"},),
+    options={"stream": True, "temperature": 0.5},
+)
+
+
+def user(text: str) -> MessageUser:
+    return MessageUser(message_id=new_message_id(), content=(Text(text=text),))
+
+
+def said(text: str, reply: str = "r1", **more: Any) -> MessageAssistant:
+    return MessageAssistant(message_id=MessageId(f"m_{reply}"), reply_id=ReplyId(reply), text=text, **more)
+
+
+def use(call: str, reply: str | None = "r1", *, provider: str | None = None, arguments: str = "{}") -> ToolUse:
+    return ToolUse(
+        call_id=CallId(call),
+        name="bash",
+        kind="execute",
+        title="$ ls",
+        input={},
+        arguments=arguments,
+        provider_call_id=provider,
+        reply_id=None if reply is None else ReplyId(reply),
+    )
+
+
+def result(call: str, text: str = "done", status: Any = "ok") -> ToolResult:
+    return ToolResult(call_id=CallId(call), status=status, content=(Text(text=text),) if text else ())
+
+
+class Record:
+    """A record that sends: what the session does around the fold, without a model."""
+
+    def __init__(self) -> None:
+        self.history = MemoryHistory()
+        self.bodies: list[bytes] = []
+        self.steps: list[Event] = []
+        self.header: StepHeader | None = None
+
+    def add(self, *bodies: DurableBody) -> None:
+        for body in bodies:
+            self.history.stamp(body)
+
+    def send(self, header: StepHeader = HEADER, *between: DurableBody) -> bytes:
+        """Make a request of everything recorded. `between`: what core records while it is being made."""
+        conversation = folded(self.history.events)
+        body = request_body(header, conversation.messages(header.system))
+        self.add(*between)
+        self.steps.append(
+            self.history.stamp(
+                StepStarted(
+                    step=1,
+                    history_seq=conversation.seq,
+                    request_sha256=hashlib.sha256(body).hexdigest(),
+                    header=None if header == self.header else header,
+                )
+            )
+        )
+        self.header = header
+        self.bodies.append(body)
+        return body
+
+
+def folded(events: list[Event]) -> Conversation:
+    conversation = Conversation()
+    if not conversation.feed(events):
+        conversation = conversation.started_over()
+        assert conversation.feed(events)
+    return conversation
+
+
+def messages(*bodies: DurableBody) -> list[dict[str, Any]]:
+    """What a request made now says after the system text."""
+    record = Record()
+    record.add(*bodies)
+    return json.loads(record.send())["messages"][1:]
+
+
+def tool_message(call: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": text}
+
+
+def call_of(call: str, arguments: str = "{}") -> dict[str, Any]:
+    return {"id": call, "type": "function", "function": {"name": "bash", "arguments": arguments}}
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_a_body_begins_with_everything_that_stays_the_same() -> None:
+    record = Record()
+    record.add(user("hi"))
+    assert record.send() == (
+        b'{"model":"m","stream":true,"temperature":0.5,"tools":[{"type":"function"}],"messages":['
+        b'{"role":"system","content":"Be good."},{"role":"user","content":"hi"}]}'
+    )
+
+
+def test_a_reply_with_calls_is_one_message_answered_in_the_order_of_the_calls() -> None:
+    assert messages(
+        user("go"),
+        said("I look."),
+        UsageUpdated(scope="request"),
+        use("c1", arguments='{"command": "ls" }'),
+        use("c2"),
+        PermissionDecided(call_id=CallId("c1"), decision=Deny(reason="no"), by="person", risk="safe", input_digest=""),
+        result("c2", "second"),
+        result("c1", "Not allowed: no", "denied"),
+        said("Seen.", "r2"),
+    ) == [
+        {"role": "user", "content": "go"},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [call_of("c1", '{"command": "ls" }'), call_of("c2")],
+        },
+        tool_message("c1", "Not allowed: no"),
+        tool_message("c2", "second"),
+        {"role": "assistant", "content": "Seen."},
+    ]
+
+
+def test_calls_without_text_have_no_content() -> None:
+    assert messages(use("c1"), result("c1"))[0] == {"role": "assistant", "content": None, "tool_calls": [call_of("c1")]}
+
+
+def test_reasoning_and_empty_messages_are_not_sent_back() -> None:
+    assert messages(user("hi"), said("", reasoning=Reasoning(text="hm")), Notice(level="info", code="x", text="y")) == [
+        {"role": "user", "content": "hi"}
+    ]
+
+
+def test_a_provider_id_that_comes_again_is_replaced_by_ours() -> None:
+    found = messages(
+        use("c1", provider="same"),
+        use("c2", provider="same"),
+        result("c1", "one"),
+        result("c2", "two"),
+        use("c3", "r2", provider="same"),
+        result("c3", "three"),
+        use("c4", "r3", provider="other"),
+        result("c4", "four"),
+    )
+    assert [message["tool_call_id"] for message in found if message["role"] == "tool"] == ["same", "c2", "c3", "other"]
+    assert [call["id"] for message in found for call in message.get("tool_calls", [])] == ["same", "c2", "c3", "other"]
+
+
+def test_a_call_without_a_result_is_answered_with_that() -> None:
+    answer = messages(use("c1"), use("c2"), result("c2"))[1]
+    assert answer["tool_call_id"] == "c1"
+    assert "no result" in answer["content"]
+
+
+def test_a_result_without_its_call_is_told_as_text() -> None:
+    assert messages(user("hi"), result("gone", "it worked")) == [
+        {
+            "role": "user",
+            "content": "hi\n\n[Result of a tool call that is no longer in this conversation, which arrived late]\n"
+            "it worked",
+        }
+    ]
+
+
+def test_a_second_result_of_one_call_is_not_told() -> None:
+    assert messages(use("c1"), result("c1", "one"), result("c1", "two"))[1:] == [tool_message("c1", "one")]
+
+
+def test_results_without_words_still_say_how_it_ended() -> None:
+    for status, words in [
+        ("ok", "no output"),
+        ("interrupted", "interrupted"),
+        ("unknown", "not known"),
+        ("denied", "not"),
+    ]:
+        assert words in messages(use("c1"), result("c1", "", status))[1]["content"]
+
+
+def test_an_interrupted_turn_is_told_before_the_next_message() -> None:
+    assert messages(
+        user("go"),
+        said("half a", complete=False),
+        TurnCompleted(stop="interrupted"),
+        user("again"),
+        TurnStarted(origin="x"),
+    ) == [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "half a"},
+        {"role": "user", "content": f"{INTERRUPTED_NOTE}\n\nagain"},
+    ]
+
+
+def test_a_failed_turn_is_told_with_its_reason() -> None:
+    told = messages(user("go"), TurnFailed(code="provider.timeout", message="slow\nserver"), user("again"))
+    assert told == [
+        {"role": "user", "content": "go\n\n[The turn above failed before it was finished: slow server]\n\nagain"}
+    ]
+
+
+def test_a_turn_that_ended_well_is_not_told() -> None:
+    assert messages(user("go"), said("done"), TurnCompleted(stop="end"), user("more"))[1:] == [
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "more"},
+    ]
+
+
+def test_what_was_said_while_tools_ran_comes_after_their_results() -> None:
+    assert [message["role"] for message in messages(use("c1"), user("stop that"), result("c1"))] == [
+        "assistant",
+        "tool",
+        "user",
+    ]
+
+
+def test_long_texts_name_the_file_that_holds_them() -> None:
+    spill = SpilledText(head="begin", tail="end", size_bytes=1_000_000, sha256="ab" * 32)
+    content = messages(use("c1"), ToolResult(call_id=CallId("c1"), status="ok", content=(spill,)))[1]["content"]
+    assert content.startswith("begin\n[… 999992 bytes not shown here")
+    assert f"{'ab' * 32}.txt in your scratch folder" in content
+    assert content.endswith("\nend")
+
+
+def test_spilled_arguments_are_still_json() -> None:
+    spill = SpilledText(head='{"content":"', tail='"}', size_bytes=2_000_000, sha256="ab" * 32)
+    body = ToolUse(call_id=CallId("c1"), name="bash", kind="execute", title="", input={}, arguments=spill)
+    sent = messages(body)[0]["tool_calls"][0]["function"]["arguments"]
+    assert f"{'ab' * 32}.txt" in json.loads(sent)["shortened"]
+
+
+def test_a_name_no_server_takes_back_is_made_one() -> None:
+    for name, sent in [("a.b c", "a_b_c"), ("", "unnamed"), ("x" * 99, "x" * 64)]:
+        body = ToolUse(call_id=CallId("c1"), name=name, kind="other", title="", input={}, arguments="{}")
+        assert messages(body)[0]["tool_calls"][0]["function"]["name"] == sent
+
+
+def test_the_work_of_a_native_subagent_and_what_we_do_not_know_are_not_this_conversation() -> None:
+    inner = MessageAssistant(
+        message_id=MessageId("m"), reply_id=ReplyId("r"), text="inner", parent_call_id=CallId("c1")
+    )
+    assert messages(user("hi"), inner) == [{"role": "user", "content": "hi"}]
+    conversation = Conversation()
+    history = MemoryHistory()
+    event = history.stamp(user("hi"))
+    unknown = Event(
+        session_id=event.session_id,
+        seq=2,
+        at_ms=0,
+        turn_id=None,
+        body=Unknown(tag="future", data={}, reason="unknown_tag"),
+    )
+    assert conversation.feed([event, unknown])
+    assert (conversation.seq, len(conversation.messages("s"))) == (2, 2)
+
+
+# --- what is replaced -------------------------------------------------------------------------------------------------
+
+
+def replaced(first: int, last: int, summary: str) -> HistoryReplaced:
+    return HistoryReplaced(first_seq=first, last_seq=last, by=last, reason="compaction", summary=summary)
+
+
+def test_a_summary_stands_where_the_events_stood() -> None:
+    assert messages(user("one"), said("two"), user("three"), replaced(1, 2, "short"), said("four", "r2")) == [
+        {"role": "user", "content": "[Summary of the conversation up to here]\nshort\n\nthree"},
+        {"role": "assistant", "content": "four"},
+    ]
+
+
+def test_a_later_summary_may_cover_an_earlier_one() -> None:
+    found = messages(
+        user("one"), said("two"), replaced(1, 2, "first"), user("three"), replaced(1, 4, "second"), user("four")
+    )
+    assert found == [{"role": "user", "content": "[Summary of the conversation up to here]\nsecond\n\nfour"}]
+
+
+def test_a_result_whose_call_was_replaced_is_no_orphan_in_the_request() -> None:
+    found = messages(user("one"), use("c1"), replaced(1, 2, "s"), result("c1", "late"))
+    assert [message["role"] for message in found] == ["user"]
+    assert "late" in found[0]["content"]
+
+
+def test_steps_before_and_after_a_replacement_are_built_again_alike() -> None:
+    record = Record()
+    record.add(user("one"))
+    record.send()
+    record.add(said("two"), TurnCompleted(stop="end"), user("three"))
+    record.send()
+    record.add(said("four", "r2"), replaced(1, 5, "short"), user("five"))
+    record.send()
+    assert [rebuild(record.history.events, step) for step in record.steps] == record.bodies
+    assert b"short" in record.bodies[2]
+    assert b"one" not in record.bodies[2]
+
+
+# --- what must never change -------------------------------------------------------------------------------------------
+
+
+def test_a_result_that_comes_late_does_not_reach_back() -> None:
+    record = Record()
+    record.add(user("go"), use("c1"))
+    first = record.send()
+    record.add(result("c1", "finally"))
+    second = record.send()
+    assert second.startswith(first[:-2])
+    assert "[Result of the earlier bash call, which arrived late]\\nfinally" in second.decode()
+
+
+def test_what_core_records_while_a_request_is_made_belongs_to_the_next() -> None:
+    record = Record()
+    record.add(user("go"))
+    first = record.send(HEADER, user("and this"))
+    second = record.send()
+    assert b"and this" not in first
+    assert second.startswith(first[:-2])
+    assert second.endswith(b'{"role":"user","content":"and this"}]}')
+    assert [rebuild(record.history.events, step) for step in record.steps] == record.bodies
+
+
+def test_another_header_is_found_again_for_its_step() -> None:
+    record = Record()
+    record.add(user("go"))
+    record.send()
+    record.send(StepHeader(model="other", dialect=DIALECT, renderer=RENDERER, system="New."))
+    record.send()
+    assert [rebuild(record.history.events, step) for step in record.steps] == record.bodies
+
+
+CALLS = st.integers(min_value=1, max_value=6).map(lambda n: f"c{n}")
+REPLIES = st.integers(min_value=1, max_value=4).map(lambda n: f"r{n}")
+BODIES: st.SearchStrategy[DurableBody] = st.one_of(
+    st.text(max_size=5).map(user),
+    st.builds(said, st.text(max_size=5), REPLIES),
+    st.builds(use, CALLS, REPLIES | st.none(), provider=st.sampled_from([None, "p", "q"])),
+    st.builds(result, CALLS, st.text(max_size=5), st.sampled_from(["ok", "error", "denied", "interrupted", "unknown"])),
+    st.sampled_from(["end", "interrupted"]).map(lambda stop: TurnCompleted(stop=stop)),
+    st.just(TurnFailed(code="x", message="it broke")),
+    st.just(UsageUpdated(scope="request", input_tokens=1)),
+)
+ACTS = st.lists(BODIES | st.just("send") | st.lists(BODIES, min_size=1, max_size=2).map(tuple), max_size=30)
+
+
+@given(ACTS)
+def test_whatever_is_recorded_a_request_begins_with_the_one_before_and_can_be_built_again(acts: list[Any]) -> None:
+    """`send` makes a request; a tuple is what core records while one is being made."""
+    record = Record()
+    for act in acts:
+        if act == "send":
+            record.send()
+        elif isinstance(act, tuple):
+            record.send(HEADER, *act)
+        else:
+            record.add(act)
+    record.send()
+    for earlier, later in zip(record.bodies, record.bodies[1:], strict=False):
+        assert later.startswith(earlier.removesuffix(b"]}"))
+    for step, body in zip(record.steps, record.bodies, strict=True):
+        assert rebuild(record.history.events, step) == body
+        paired(json.loads(body)["messages"])
+
+
+@given(ACTS, st.integers(min_value=1, max_value=7))
+def test_folding_in_pieces_is_folding_at_once(acts: list[Any], size: int) -> None:
+    record = Record()
+    for act in acts:
+        record.send() if act == "send" else record.add(*(act if isinstance(act, tuple) else (act,)))
+    events = record.history.events
+    pieces = Conversation()
+    for at in range(0, len(events), size):
+        assert pieces.feed(events[at : at + size])
+        pieces.messages("asking in between changes nothing")
+    assert pieces.messages("s") == folded(events).messages("s")
+
+
+def paired(sent: list[dict[str, Any]]) -> None:
+    """Every call is answered once, at once and in order, and no two calls of a conversation share an id."""
+    expected: list[str] = []
+    seen: list[str] = []
+    for message in sent:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == expected.pop(0)
+            continue
+        assert expected == []
+        expected = [call["id"] for call in message.get("tool_calls", [])]
+        seen += expected
+    assert expected == []
+    assert len(seen) == len(set(seen))

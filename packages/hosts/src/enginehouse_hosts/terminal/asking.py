@@ -1,0 +1,227 @@
+"""Asking the person at this terminal: permission requests and the model's questions, one at a time.
+
+Rule: a request is withdrawn the moment it is decided elsewhere or expires, and whatever cannot be understood is asked
+again, never taken for a yes. The end of input is a deny.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import anyio
+import msgspec
+
+from enginehouse_protocol.content import FileChange
+from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound
+from enginehouse_protocol.events import (
+    AnyEvent,
+    PermissionDecided,
+    PermissionRequested,
+    QuestionAnswered,
+    QuestionAsked,
+    ToolUse,
+    TurnCompleted,
+    TurnFailed,
+)
+from enginehouse_protocol.hub import AnswerPermission, AnswerQuestion, HubApi
+from enginehouse_protocol.ids import CallId, SessionId
+from enginehouse_protocol.permissions import Allow, Answer, Deny, JsonObject
+
+from enginehouse_hosts.terminal.editing import NotEdited, edited_in_editor, edited_inline, editor_of
+from enginehouse_hosts.terminal.plain_text import folded, one_line
+from enginehouse_hosts.terminal.streams import Streams
+from enginehouse_hosts.terminal.styles import StyleName, Styles
+
+HOST = "terminal"
+_USES_KEPT = 256
+_RISK_STYLES: Mapping[str, StyleName] = {"safe": "good", "write": "doubtful", "dangerous": "bad", "critical": "bad"}
+
+
+@dataclass
+class _Asked:
+    """One thing to ask, and the scope that ends the asking."""
+
+    body: PermissionRequested | QuestionAsked
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    settled: bool = False
+
+
+class Asker:
+    """Feed it every event with `note`; `serve` does the asking until it is cancelled."""
+
+    def __init__(
+        self, hub: HubApi, session_id: SessionId, streams: Streams, *, styles: Styles, environment: Mapping[str, str]
+    ) -> None:
+        self._hub = hub
+        self._session_id = session_id
+        self._streams = streams
+        self._style = styles
+        self._environment = environment
+        self._uses: dict[CallId, ToolUse] = {}
+        self._open: dict[str, _Asked] = {}
+        self._send, self._receive = anyio.create_memory_object_stream[_Asked](math.inf)
+
+    def note(self, event: AnyEvent) -> None:
+        match event.body:
+            case ToolUse(call_id=call_id):
+                self._uses[call_id] = event.body
+                if len(self._uses) > _USES_KEPT:
+                    del self._uses[next(iter(self._uses))]
+            case PermissionRequested(request_id=key) | QuestionAsked(question_id=key):
+                for asked in self._of_the_same_use(event.body):
+                    self._settle(asked)  # its input was edited: the new request stands for it
+                self._open[key] = _Asked(event.body)
+                self._send.send_nowait(self._open[key])
+            case PermissionDecided(request_id=str() as key) | QuestionAnswered(question_id=key):
+                self._settle(key)
+            case TurnCompleted() | TurnFailed():
+                for key in list(self._open):
+                    self._settle(key)
+            case _:
+                pass
+
+    async def serve(self) -> None:
+        async with self._receive:
+            async for asked in self._receive:
+                if asked.settled:
+                    continue
+                reply: AnswerPermission | AnswerQuestion | None = None
+                with asked.scope:
+                    reply = await self._asked(asked.body)
+                if reply is None:
+                    await self._streams.say("\n" + self._style("faint", "  (no answer is needed any more)"))
+                else:
+                    await self._deliver(reply)
+
+    async def _asked(self, body: PermissionRequested | QuestionAsked) -> AnswerPermission | AnswerQuestion:
+        if isinstance(body, PermissionRequested):
+            return await self._ask_permission(body)
+        return await self._ask_question(body)
+
+    async def _deliver(self, reply: AnswerPermission | AnswerQuestion) -> None:
+        """Outside of the asking: an answer once given is not taken back, whatever comes in meanwhile."""
+        try:
+            if isinstance(reply, AnswerPermission):
+                await self._hub.permissions_answer(reply)
+            else:
+                await self._hub.questions_answer(reply)
+        except (RequestNotFound, AlreadyDecided) as late:
+            await self._say("faint", f"  {late}")
+        except EnginehouseError as error:
+            await self._say("bad", f"  {error}")
+
+    def _of_the_same_use(self, body: PermissionRequested | QuestionAsked) -> list[str]:
+        if not isinstance(body, PermissionRequested):
+            return []
+        return [
+            key
+            for key, asked in self._open.items()
+            if isinstance(asked.body, PermissionRequested) and asked.body.call_id == body.call_id
+        ]
+
+    def _settle(self, key: str) -> None:
+        if (asked := self._open.pop(key, None)) is not None:
+            asked.settled = True
+            asked.scope.cancel()
+
+    # --- permission ---------------------------------------------------------------------------------------------------
+
+    async def _ask_permission(self, request: PermissionRequested) -> AnswerPermission:
+        use = self._uses.get(request.call_id)
+        tool_input = request.input if request.input is not None else (use.input if use else {})
+        await self._streams.say("\n".join(self._card(request, use, tool_input)))
+        choices = ["y: allow once", "e: edit", "n: deny"]
+        if request.always_rule is not None:
+            choices.insert(1, f"a: always in this project, {one_line(request.always_rule)}")
+        prompt = f"  {' · '.join(choices)} > "
+        while True:
+            line = await self._streams.ask(prompt)
+            match None if line is None else line.strip().lower():
+                case None:
+                    return self._reply(request, Deny(reason="the person left without an answer"))
+                case "y" | "yes" | "allow":
+                    return self._reply(request, Allow())
+                case "a" | "always" if request.always_rule is not None:
+                    return self._reply(request, Allow(), always=True)
+                case "n" | "no" | "deny":
+                    reason = await self._streams.ask("  why? (the model reads it; empty is fine) > ")
+                    return self._reply(request, Deny(reason=(reason or "").strip() or "the person said no"))
+                case "e" | "edit":
+                    try:
+                        return self._reply(request, Allow(input=await self._edit(tool_input)))
+                    except NotEdited as problem:
+                        await self._say("doubtful", f"  {problem}")
+                case _:
+                    pass
+
+    def _card(self, request: PermissionRequested, use: ToolUse | None, tool_input: JsonObject) -> list[str]:
+        """What is asked, always drawable: with an unknown kind, without a title, with a huge input."""
+        title = one_line(request.title or (use.name if use else "")) or "a tool wants to run"
+        risk = self._style(_RISK_STYLES.get(request.risk, "bad"), request.risk)
+        lines = [f"{self._style('ask', '? ' + title)} [{risk}]"]
+        lines += [self._style("faint", f"  {one_line(reason)}") for reason in request.reasons]
+        preview: tuple[FileChange, ...] = use.preview if use and request.input is None else ()
+        for change in preview:
+            lines += [f"  {line}" for line in self._style.diff(change)]
+        if not preview:
+            for name, value in tool_input.items():
+                text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+                first, *more = folded(text, head=15, tail=5) or [""]
+                lines.append(f"  {one_line(name, 60)}: {first}")
+                lines += [f"    {line}" for line in more]
+        return lines
+
+    async def _edit(self, tool_input: JsonObject) -> JsonObject:
+        """Raises: NotEdited."""
+        editor = editor_of(self._environment)
+        if editor:
+            return await edited_in_editor(tool_input, editor)
+        return await edited_inline(tool_input, self._streams)
+
+    def _reply(self, request: PermissionRequested, decision: Allow | Deny, *, always: bool = False) -> AnswerPermission:
+        answer = Answer(
+            request_id=request.request_id, digest=request.input_digest, decision=decision, always=always
+        )
+        return AnswerPermission(session_id=self._session_id, answer=answer, host=HOST)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    async def _ask_question(self, question: QuestionAsked) -> AnswerQuestion:
+        lines = [self._style("ask", f"? {line}") for line in folded(question.text, head=200, tail=50)]
+        for number, option in enumerate(question.options, 1):
+            about = f" – {one_line(option.description)}" if option.description else ""
+            lines.append(f"  {number}. {one_line(option.label)}{about}")
+        await self._streams.say("\n".join(lines))
+        answers: tuple[str, ...] | None = None
+        while answers is None and (line := await self._streams.ask(_prompt_for(question))) is not None:
+            answers = understood(question, line)
+        return AnswerQuestion(
+            session_id=self._session_id, question_id=question.question_id, answers=answers, host=HOST
+        )
+
+    async def _say(self, style: StyleName, text: str) -> None:
+        await self._streams.say(self._style(style, text))
+
+
+def _prompt_for(question: QuestionAsked) -> str:
+    if not question.options:
+        return "  answer > "
+    numbers = "numbers, with commas" if question.multiple else f"1 to {len(question.options)}"
+    return f"  {numbers}{', or your own words' if question.free_text else ''} > "
+
+
+def understood(question: QuestionAsked, line: str) -> tuple[str, ...] | None:
+    """The answers a line means; None when it means nothing here."""
+    labels = [option.label for option in question.options]
+    parts = [part.strip() for part in line.split(",")] if question.multiple else [line.strip()]
+    chosen: list[str] = []
+    for part in parts:
+        if part.isdecimal() and 1 <= int(part) <= len(labels):
+            chosen.append(labels[int(part) - 1])
+        elif part in labels:
+            chosen.append(part)
+        elif part and (question.free_text or not labels):
+            return (line.strip(),)
+        else:
+            return None
+    return tuple(chosen) or None

@@ -1,0 +1,1 @@
+"""The words every part of Enginehouse shares. Start with `events` and `engine`."""

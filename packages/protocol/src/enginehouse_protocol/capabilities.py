@@ -1,0 +1,40 @@
+"""What an engine can do, as data. A screen offers only what stands here; nothing is assumed.
+
+Rule: a field enters with the first code that reads it. Abilities that *do* something become
+facets of `EngineSession`, never methods that refuse.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from enginehouse_protocol.ids import EngineName
+from enginehouse_protocol.permissions import JsonObject
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    context_window: int | None = None
+
+
+class EngineDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Found by asking the engine, never by knowing its name."""
+
+    name: EngineName
+    title: str
+    """For people: `OpenAI-compatible model`."""
+    version: str
+    problem: str | None = None
+    """Why it cannot be used now and what to do; None when it can."""
+    models: tuple[ModelInfo, ...] = ()
+    efforts: tuple[str, ...] = ()
+    edited_input: bool = False
+    """Whether an edited tool input is what runs. Where False, core turns an edit into a deny that proposes it."""
+    counts_steps: bool = False
+    """Whether it keeps `TurnLimits.max_steps` itself. Where False, core interrupts."""
+    native_resume: bool = False
+    """Whether it has a store of its own that `Resume` can load."""
+    process_scope: Literal["none", "session", "shared"] = "none"
+    """Whose process dies when it does not answer an interrupt in time."""
+    options_schema: JsonObject = {}
+    """JSON Schema of the provider profile's `options`."""
