@@ -230,6 +230,15 @@ def test_a_line_said_to_hold_no_secret_holds_none(conversation: tuple[dict[str, 
         assert masker.contains(encoded) or masker.value(body) is body
 
 
+def test_a_backslash_before_encoded_text_that_begins_with_n_is_no_line_break() -> None:
+    masker = Masker({"KEY": "generated-key-0123"})
+    core = base64.b64encode(b"xxgenerated-key-0123").decode()[3:]
+    assert core.startswith("n")
+    body = {"text": f"C:\\{core}"}
+    assert masker.value(body) != body
+    assert masker.contains(msgspec.json.encode(body))
+
+
 @pytest.mark.parametrize(
     "text, kind",
     [

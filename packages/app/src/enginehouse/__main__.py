@@ -41,7 +41,7 @@ def _command(arguments: list[str]) -> int:
         return command(parsed)
     except (KeyboardInterrupt, BrokenPipeError):
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 the process ends here, whatever was raised
         from enginehouse.failure import told
 
         return told(error)

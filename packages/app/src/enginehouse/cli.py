@@ -94,9 +94,7 @@ def _add(
     return parser
 
 
-def _group(
-    commands: Subparsers, name: str, about: str, example: str
-) -> Subparsers:
+def _group(commands: Subparsers, name: str, about: str, example: str) -> Subparsers:
     parser = commands.add_parser(
         name,
         help=about,
@@ -150,10 +148,14 @@ def _add_run(commands: Subparsers, name: str, about: str) -> None:
 
 def _add_sessions(commands: Subparsers, name: str, about: str) -> None:
     sessions = _group(commands, name, about, "enginehouse sessions list")
-    listed = _add(sessions, "list", "sessions:list_sessions", "list sessions, newest first", "enginehouse sessions list -C .")
+    listed = _add(
+        sessions, "list", "sessions:list_sessions", "list sessions, newest first", "enginehouse sessions list -C ."
+    )
     _directory(listed, "only those of this directory")
     _json(listed)
-    show = _session(sessions, "show", "sessions:show", "read a conversation as text", "enginehouse sessions show s_01k2")
+    show = _session(
+        sessions, "show", "sessions:show", "read a conversation as text", "enginehouse sessions show s_01k2"
+    )
     _json(show)
     events = _session(
         sessions,
@@ -164,7 +166,11 @@ def _add_sessions(commands: Subparsers, name: str, about: str) -> None:
     )
     events.add_argument("--after", type=_number, default=0, metavar="N", help="only those after seq N")
     rename = _session(
-        sessions, "rename", "sessions:rename", "give a session a title", "enginehouse sessions rename s_01k2 'The parser'"
+        sessions,
+        "rename",
+        "sessions:rename",
+        "give a session a title",
+        "enginehouse sessions rename s_01k2 'The parser'",
     )
     rename.add_argument("title", metavar="TITLE")
     _session(
@@ -196,9 +202,7 @@ def _add_sessions(commands: Subparsers, name: str, about: str) -> None:
     _json(check)
 
 
-def _session(
-    commands: Subparsers, name: str, where: str, about: str, example: str
-) -> argparse.ArgumentParser:
+def _session(commands: Subparsers, name: str, where: str, about: str, example: str) -> argparse.ArgumentParser:
     parser = _add(commands, name, where, about, example)
     parser.add_argument("session", metavar="ID", help="the beginning of an id is enough")
     return parser
@@ -209,12 +213,14 @@ def _add_permissions(commands: Subparsers, name: str, about: str) -> None:
     listed = _add(permissions, "list", "permissions:list_rules", "list your rules", "enginehouse permissions list")
     _directory(listed, "only those that hold in this directory")
     _json(listed)
-    for verb, about in (
+    for verb, does in (
         ("allow", "let what matches happen without asking"),
         ("deny", "never let what matches happen"),
         ("remove", "take a rule back"),
     ):
-        parser = _add(permissions, verb, f"permissions:{verb}", about, f"enginehouse permissions {verb} 'execute(pytest *)'")
+        parser = _add(
+            permissions, verb, f"permissions:{verb}", does, f"enginehouse permissions {verb} 'execute(pytest *)'"
+        )
         parser.add_argument(
             "rule", metavar="RULE", help="execute(git status *), edit(src/**), fetch(https://host/*), tool(NAME)"
         )

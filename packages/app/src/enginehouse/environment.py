@@ -107,7 +107,7 @@ def _provider_of(
             fitting = {name: file for name, file in fitting.items() if name == "default"} or fitting
         if len(fitting) > 1:
             raise UsageError(
-                f"the profile has several providers for {engine}: {', '.join(fitting)}; call the one to use default.toml"
+                f"the profile has several providers for {engine}: {', '.join(fitting)}; call one of them default.toml"
             )
         for name, file in fitting.items():
             return file.as_provider(name), file.api_key_env

@@ -55,11 +55,10 @@ def _expected(error: BaseException) -> EnginehouseError | None:
 def _written(error: Exception) -> str:
     """Where the details are, now that they are there."""
     try:
+        from enginehouse.environment import secrets_in
         from enginehouse_core.log import FILE, close_log, configure_log
         from enginehouse_core.masking import Masker
         from enginehouse_core.profile.folders import Folders
-
-        from enginehouse.environment import secrets_in
 
         folders = Folders.of(os.environ)
         configure_log(folders.log, Masker(secrets_in(os.environ)))
@@ -67,7 +66,7 @@ def _written(error: Exception) -> str:
         close_log()
         path = folders.log / FILE
         return f"; details are in {path}" if path.exists() else ""
-    except Exception:  # the last thing said must not fail
+    except Exception:  # noqa: BLE001 the last thing said must not fail
         return ""
 
 

@@ -119,7 +119,7 @@ def test_a_profile_of_somebody_else_is_a_warning(folders: Folders) -> None:
         pytest.skip("only root can give a folder away")
     folders.create()
     os.chown(folders.profile, 1234, 1234)
-    assert said(folders) == ["warning : belongs to user 1234, not to you (user 0)"]
+    assert said(folders)[0] == "warning : belongs to user 1234, not to you (user 0)"
 
 
 def test_a_file_in_place_of_the_profile_is_said(folders: Folders) -> None:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,27 @@ def test_settings_with_a_mistake_are_not_half_used(folders: Folders) -> None:
     folders.settings.write_text(SETTINGS.replace("7", "'seven'"))
     with pytest.raises(ProfileInvalid, match=r"settings\.toml: turns\.max_steps: input should be a valid integer"):
         defaults(folders, {})
+
+
+def test_settings_that_cannot_be_read_are_not_taken_for_none(
+    folders: Folders, as_owner: Callable[[str, Path], str]
+) -> None:
+    folders.create()
+    folders.settings.write_text(SETTINGS)
+    folders.profile.chmod(0o000)
+    code = """
+from enginehouse_core.profile.defaults import defaults
+from enginehouse_core.profile.folders import Folders
+from enginehouse_protocol.errors import ProfileInvalid
+try:
+    defaults(Folders(path), {})
+except ProfileInvalid as error:
+    print(error.problem)
+"""
+    try:
+        assert as_owner(code, folders.profile) == "cannot be read: permission denied"
+    finally:
+        folders.profile.chmod(0o700)
 
 
 def test_a_provider_is_what_its_file_says(folders: Folders) -> None:

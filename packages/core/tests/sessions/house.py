@@ -127,10 +127,16 @@ class Ear:
 
 @asynccontextmanager
 async def house(
-    tmp_path: Path, engine: ScriptedEngine, *, plugins: Sequence[object] = (), settings: str = ""
+    tmp_path: Path,
+    engine: ScriptedEngine,
+    *,
+    plugins: Sequence[object] = (),
+    settings: str = "",
+    make_project: bool = True,
 ) -> AsyncIterator[House]:
     project = tmp_path / "project"
-    project.mkdir(exist_ok=True)
+    if make_project:
+        project.mkdir(exist_ok=True)
     folders = Folders(tmp_path / "profile")
     if settings:
         folders.profile.mkdir(mode=0o700, exist_ok=True)

@@ -259,6 +259,11 @@ async def test_a_command_that_sheds_its_marker_is_found_by_descent(room: Room) -
     assert gone(hidden)
 
 
+async def test_an_orphan_without_marker_is_found_by_its_group(room: Room) -> None:
+    result = await room.run("(env -i /bin/sh -c 'echo $$ > up; exec sleep 300' &); until [ -s up ]; do :; done; cat up")
+    assert gone(int(result.output))
+
+
 async def test_a_side_effect_after_the_interrupt_never_happens(room: Room) -> None:
     with anyio.move_on_after(0.3):
         await room.run("sleep 1; touch never")

@@ -377,7 +377,7 @@ BODIES: st.SearchStrategy[DurableBody] = st.one_of(
     st.builds(said, st.text(max_size=5), REPLIES),
     st.builds(use, CALLS, REPLIES | st.none(), provider=st.sampled_from([None, "p", "q"])),
     st.builds(result, CALLS, st.text(max_size=5), st.sampled_from(["ok", "error", "denied", "interrupted", "unknown"])),
-    st.sampled_from(["end", "interrupted"]).map(lambda stop: TurnCompleted(stop=stop)),
+    st.sampled_from([TurnCompleted(stop="end"), TurnCompleted(stop="interrupted")]),
     st.just(TurnFailed(code="x", message="it broke")),
     st.just(UsageUpdated(scope="request", input_tokens=1)),
 )

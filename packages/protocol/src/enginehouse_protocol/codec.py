@@ -6,16 +6,19 @@ an error on the wire (`decode_event`) and an `Unknown` in a file (`decode_record
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast
+from functools import cache
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
 from enginehouse_protocol.errors import MalformedData
-from enginehouse_protocol.events import AnyBody, AnyEvent, Body, Event, Passing, Unknown
+from enginehouse_protocol.events import AnyBody, AnyEvent, Body, Event, Passing, Unknown, tag_of
 from enginehouse_protocol.ids import SessionId, TurnId
 from enginehouse_protocol.permissions import JsonObject
 
 BodyT = TypeVar("BodyT", bound=Body)
+MAX_DEPTH = 128
+"""Of free JSON. Decoders stop at the interpreter's recursion limit, which counts the callers too."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +37,8 @@ _passing_decoder = msgspec.json.Decoder(Passing)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BODY_TYPES: dict[str, type[Body]] = {}
-for _member in AnyBody.__args__:
-    _BODY_TYPES[str(cast(Any, _member).__struct_config__.tag)] = cast(type[Body], _member)
+for _member in get_args(AnyBody):
+    _BODY_TYPES[str(_member.__struct_config__.tag)] = _member
 
 
 def encode_event(event: AnyEvent) -> bytes:
@@ -49,7 +52,8 @@ def encode_event(event: AnyEvent) -> bytes:
         if isinstance(event, Event):
             fields["seq"] = event.seq
         return _encoder.encode(
-            fields | {"at_ms": event.at_ms, "turn_id": event.turn_id, "body": {"type": event.body.tag} | event.body.data}
+            fields
+            | {"at_ms": event.at_ms, "turn_id": event.turn_id, "body": {"type": event.body.tag} | event.body.data}
         )
     return _encoder.encode(event)
 
@@ -96,9 +100,7 @@ def _decode(line: bytes, wrong_shape: Literal["refuse", "keep"]) -> AnyEvent:
     data = {key: value for key, value in envelope.body.items() if key != "type"}
     unknown = Unknown(tag=tag, data=data, reason="wrong_shape" if tag in _BODY_TYPES else "unknown_tag")
     if envelope.seq is None:
-        return Passing(
-            session_id=envelope.session_id, at_ms=envelope.at_ms, turn_id=envelope.turn_id, body=unknown
-        )
+        return Passing(session_id=envelope.session_id, at_ms=envelope.at_ms, turn_id=envelope.turn_id, body=unknown)
     return Event(
         session_id=envelope.session_id,
         seq=envelope.seq,
@@ -117,21 +119,52 @@ def _problem(tag: str, body: JsonObject) -> str:
 
 
 def map_text(body: BodyT, change: Callable[[str], str]) -> BodyT:
-    """The same body with `change` applied to every text in it, keys of free JSON included."""
-    return msgspec.convert(_mapped(msgspec.to_builtins(body), change), type(body))
+    """The same body with `change` applied to every free text in it, keys of free JSON included.
+
+    Tags and closed sets of words stay: a secret that happens to read `interrupted` is no reason to lose an event.
+
+    Raises:
+        MalformedData: a field is not what it must be, or free JSON is nested too deeply to be read back.
+    """
+    changed = _mapped(body, change, 0)
+    try:
+        return msgspec.convert(msgspec.to_builtins(changed), type(body))
+    except msgspec.ValidationError as error:
+        raise MalformedData(f"a {tag_of(body)} body with wrong fields: {error}") from error
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _mapped(value: Any, change: Callable[[str], str], depth: int) -> Any:
+    _refuse_deep(depth)
     match value:
         case str():
             return change(value)
+        case msgspec.Struct():
+            texts = {name: _mapped(getattr(value, name), change, depth + 1) for name in _open_fields(type(value))}
+            return msgspec.structs.replace(value, **texts)
         case dict():
             fields = cast(dict[str, Any], value)
-            return {key if key == "type" else change(key): _mapped(item, change) for key, item in fields.items()}
-        case list() | tuple():
-            return [_mapped(item, change) for item in cast(list[Any], value)]
+            return {change(key): _mapped(item, change, depth + 1) for key, item in fields.items()}
+        case list():
+            return [_mapped(item, change, depth + 1) for item in cast(list[Any], value)]
+        case tuple():
+            return tuple(_mapped(item, change, depth + 1) for item in cast(tuple[Any, ...], value))
         case _:
             return value
+
+
+@cache
+def _open_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Names of the fields that may hold any text."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if not _is_closed(field.type))
+
+
+def _is_closed(kind: Any) -> bool:
+    return get_origin(kind) is Literal or any(get_origin(part) is Literal for part in get_args(kind))
+
+
+def _refuse_deep(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise MalformedData(f"JSON nested more than {MAX_DEPTH} levels deep")
 
 
 def well_formed(text: str) -> str:
@@ -143,20 +176,21 @@ def well_formed(text: str) -> str:
     return text
 
 
-def refuse_nonfinite(value: object) -> None:
+def refuse_nonfinite(value: object, depth: int = 0) -> None:
     """JSON has no NaN and no infinity, and turning them into null would be a lie.
 
     Raises:
-        MalformedData: there is one somewhere in `value`.
+        MalformedData: there is one somewhere in `value`, or it is nested too deeply to be read back.
     """
+    _refuse_deep(depth)
     match value:
         case float() if not math.isfinite(value):
             raise MalformedData(f"{value} is not a number JSON can carry")
         case dict():
             for item in cast(dict[str, object], value).values():
-                refuse_nonfinite(item)
+                refuse_nonfinite(item, depth + 1)
         case list() | tuple():
             for item in cast(list[object], value):
-                refuse_nonfinite(item)
+                refuse_nonfinite(item, depth + 1)
         case _:
             pass

@@ -90,7 +90,9 @@ class SessionNotFound(SessionError):
     code = "session.not_found"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"no session {session_id!r} in this profile; `enginehouse sessions list` shows those there are")
+        super().__init__(
+            f"no session {session_id!r} in this profile; `enginehouse sessions list` shows those there are"
+        )
         self.session_id = session_id
 
 

@@ -58,8 +58,6 @@ class HookSpecs:
         ...
 
     @hookspec
-    async def tool_gate(
-        self, session: SessionFacts, use: ToolUse, verdict: Verdict, risk: Risk
-    ) -> Tighten | None:
+    async def tool_gate(self, session: SessionFacts, use: ToolUse, verdict: Verdict, risk: Risk) -> Tighten | None:
         """A tool use was judged and is about to be allowed or asked. None: no opinion."""
         ...

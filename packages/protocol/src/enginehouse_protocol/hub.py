@@ -180,8 +180,8 @@ class View(Protocol):
     def batches(self) -> AsyncIterator[tuple[Delivery, ...]]:
         """Everything after `Attach.after`, then what happens, in order. Ends when the session's hub ends.
 
-        Raises:
-            TranscriptUnavailable: the record could not be written; what was shown is all there is.
+        When the record cannot be written, a `session.state` with `read_only` set says why: what was shown is all
+        that happened. It goes on when somebody sends again and there is room.
         """
         ...
 

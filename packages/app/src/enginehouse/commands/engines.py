@@ -15,7 +15,10 @@ def list_engines(arguments: argparse.Namespace) -> int:
     found = asked_engines()
     put_listing(
         ("engine", "usable", "about", "models", "problem"),
-        [(each.name, "no" if each.problem else "yes", _about(each), _models(each), each.problem or "") for each in found],
+        [
+            (each.name, "no" if each.problem else "yes", _about(each), _models(each), each.problem or "")
+            for each in found
+        ],
         [_object(each) for each in found],
         as_json=arguments.json,
         none="there are no engines",

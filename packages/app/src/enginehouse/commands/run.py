@@ -109,7 +109,9 @@ def prompt_of(argument: str | None) -> str:
     parts = [argument or "", _piped(waiting_is_told=bool(argument))]
     prompt = "\n\n".join(part for part in parts if part.strip())
     if not prompt:
-        raise UsageError('there is nothing to say: give a prompt, as in `enginehouse run "fix the test"`, or pipe one in')
+        raise UsageError(
+            'there is nothing to say: give a prompt, as in `enginehouse run "fix the test"`, or pipe one in'
+        )
     repaired = well_formed(prompt)
     if repaired != prompt:
         sys.stderr.write("enginehouse: the prompt is not valid UTF-8; what could not be read was replaced by U+FFFD\n")
@@ -121,7 +123,9 @@ def _piped(*, waiting_is_told: bool) -> str:
         return ""
     try:
         if waiting_is_told and not select.select([0], [], [], _PATIENCE_S)[0]:
-            sys.stderr.write("enginehouse: waiting for the end of stdin, which follows the prompt; `< /dev/null` skips it\n")
+            sys.stderr.write(
+                "enginehouse: waiting for the end of stdin, which follows the prompt; `< /dev/null` skips it\n"
+            )
             sys.stderr.flush()
         data = bytearray()
         while len(data) <= _MOST_PIPED and (more := os.read(0, 1 << 20)):

@@ -56,7 +56,9 @@ def list_sessions(arguments: argparse.Namespace) -> int:
         ],
         [msgspec.to_builtins(info) for info in sessions],
         as_json=arguments.json,
-        none='no sessions yet; `enginehouse run "…"` begins one' if directory is None else f"no sessions of {directory}",
+        none='no sessions yet; `enginehouse run "…"` begins one'
+        if directory is None
+        else f"no sessions of {directory}",
     )
     return 0
 
@@ -71,7 +73,9 @@ def show(arguments: argparse.Namespace) -> int:
     streams = Streams(os.environ)
     styles = Styles(coloured=streams.coloured and streams.answer_is_terminal)
     put(styles("title", one_line(info.title or "without a title")) + "\n")
-    put(styles("faint", f"{info.id} · {info.state} · {info.turns} turns · changed {clock(info.updated_at_ms)}") + "\n\n")
+    put(
+        styles("faint", f"{info.id} · {info.state} · {info.turns} turns · changed {clock(info.updated_at_ms)}") + "\n\n"
+    )
     printer = Printer(streams, styles=styles, recorded=True)
     for line in archive.lines_after(session_id, 0):
         for piece in printer.told(decode_recorded(line)):
@@ -152,7 +156,9 @@ def _told(found: Check) -> list[str]:
         detail = f": {one_line(damage.detail)}" if damage.detail else ""
         lines.append(f"  {damage.kind.replace('_', ' ')}, {where}{detail}")
     if found.unfinished:
-        lines.append(f"  cut off in mid-turn; a repair, or the next `run`, appends {found.unfinished} events that say so")
+        lines.append(
+            f"  cut off in mid-turn; a repair, or the next `run`, appends {found.unfinished} events that say so"
+        )
     return lines
 
 
@@ -173,6 +179,8 @@ def _agreed(archive: Archive, session_id: SessionId) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     info = archive.info(session_id)
-    sys.stderr.write(f"Delete {info.id} ({one_line(info.title) or 'without a title'}, {info.turns} turns) for good? [y/N] ")
+    sys.stderr.write(
+        f"Delete {info.id} ({one_line(info.title) or 'without a title'}, {info.turns} turns) for good? [y/N] "
+    )
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

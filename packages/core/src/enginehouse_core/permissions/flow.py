@@ -93,6 +93,8 @@ class _Pending:
     turn_id: TurnId | None
     shown: PendingRequest
     judgement: Judgement
+    offered: bool = False
+    """Whether the request is on disk, so that views may know of it."""
     settled: _Settled | None = None
     woken: anyio.Event = field(default_factory=anyio.Event)
 
@@ -126,7 +128,7 @@ class PermissionFlow:
 
     @property
     def pending(self) -> list[PendingRequest]:
-        return [waiting.shown for waiting in self._pending.values() if waiting.settled is None]
+        return [waiting.shown for waiting in self._pending.values() if waiting.offered and waiting.settled is None]
 
     async def decide(self, use: ToolUse, turn_id: TurnId | None) -> Decision:
         """May this use run? Returns once the decision is recorded, and on disk where that matters.
@@ -184,9 +186,12 @@ class PermissionFlow:
             return await self._record(
                 use, turn_id, _Settled(Expired(reason=NOBODY_THERE), "expiry"), judgement.risk, digest
             )
-        waiting = await self._request(use, turn_id, judgement, digest, differs=edited_by is not None)
+        waiting, request = self._request(use, turn_id, judgement, digest, differs=edited_by is not None)
         request_id = waiting.shown.request_id
         try:
+            await self._desk.synced(await self._desk.put(request, turn_id))
+            waiting.offered = True
+            self._desk.pending_changed()
             with anyio.move_on_after(self._expires_after_s):
                 await waiting.woken.wait()
             waiting.settle(_Settled(Expired(reason="nobody answered in time"), "expiry"))
@@ -201,9 +206,9 @@ class PermissionFlow:
             return await self._edited(waiting, answer.decision.input, answer, request_id, again=edited_by is not None)
         return await self._close(waiting, digest)
 
-    async def _request(
+    def _request(
         self, use: ToolUse, turn_id: TurnId | None, judgement: Judgement, digest: str, *, differs: bool
-    ) -> _Pending:
+    ) -> tuple[_Pending, PermissionRequested]:
         expires_at_ms = time.time_ns() // 1_000_000 + round(self._expires_after_s * 1_000)
         shown = PendingRequest(
             session_id=self._desk.session_id,
@@ -232,13 +237,7 @@ class PermissionFlow:
             input=use.input if differs else None,
             always_rule=shown.always_rule,
         )
-        try:
-            await self._desk.synced(await self._desk.put(request, turn_id))
-        except BaseException:
-            del self._pending[shown.request_id]
-            raise
-        self._desk.pending_changed()
-        return waiting
+        return waiting, request
 
     async def _edited(
         self, waiting: _Pending, tool_input: JsonObject, answer: _Settled, request_id: RequestId, *, again: bool
@@ -284,7 +283,7 @@ class PermissionFlow:
             self._decided.popitem(last=False)
         self._desk.pending_changed()
 
-    async def _record(  # noqa: PLR0913 the fields of one event
+    async def _record(
         self,
         use: ToolUse,
         turn_id: TurnId | None,

@@ -213,6 +213,6 @@ def _matches_secret(path: str, secret: str) -> bool:
         return False
     ours, theirs = _components(path), _components(secret)
     return all(
-        fnmatchcase(their.rstrip("*"), our) or fnmatchcase(our, their) or their == "*" or our == their
+        fnmatchcase(their.rstrip("*"), our) or fnmatchcase(our, their) or their in ("*", our)
         for our, their in zip(ours, theirs, strict=False)
     )

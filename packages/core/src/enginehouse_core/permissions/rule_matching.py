@@ -1,6 +1,6 @@
 """Whether a rule speaks for a tool use, or for one segment of a command.
 
-Rule: an allow rule matches what is certainly meant and nothing else; a rule that tightens matches whatever may be meant.
+Rule: an allow rule matches what is certainly meant and nothing else, a rule that tightens whatever may be meant.
 """
 
 import posixpath
@@ -69,7 +69,7 @@ def _text_matches(part: PatternWord, text: str) -> bool:
         return text == part.text
     if ".." in text.split("/") and ".." not in part.text.split("/"):
         return False
-    return re.fullmatch(".*".join(re.escape(piece) for piece in part.text.split("*")), text, re.S) is not None
+    return re.fullmatch(".*".join(re.escape(piece) for piece in part.text.split("*")), text, re.DOTALL) is not None
 
 
 def tightens_segment(rule: Rule, segment: Segment) -> bool:
@@ -111,6 +111,8 @@ def _tightens_here(pattern: tuple[PatternWord, ...], words: tuple[Word, ...]) ->
         skipped = read_options(rest, _GIT_VALUED, stop_at_operand=True)
         rest = skipped.operands
     asked = pattern[1:]
+    if not asked or not asked[-1].any_words:
+        asked = (*asked, PatternWord("*"))  # who forbids `git push` does not mean to allow `git push -v`
     if any(word.splits and not word.known for word in rest):
         return _prefix_matches(asked, rest)
     flags = [part for part in asked if part.text.startswith("-") and part.text not in ("-", "--") and not part.wild]
@@ -120,7 +122,7 @@ def _tightens_here(pattern: tuple[PatternWord, ...], words: tuple[Word, ...]) ->
 
 def _prefix_matches(asked: Sequence[PatternWord], rest: list[Word]) -> bool:
     """Up to the word that may become anything; that and what follows may be whatever was forbidden."""
-    known = [w for w in rest[: next(i for i, w in enumerate(rest) if w.splits and not w.known)]]
+    known = rest[: next(i for i, w in enumerate(rest) if w.splits and not w.known)]
     operands = [part for part in asked if not part.text.startswith("-") and not part.any_words]
     given = [w for w, _ in _operands(known)]
     return all(_possibly(part, word) for part, word in zip(operands, given, strict=False))

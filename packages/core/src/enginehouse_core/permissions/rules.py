@@ -232,7 +232,9 @@ def allows_too_much(words: Sequence[PatternWord]) -> str | None:
                 else f"{name} alone runs whatever it is given"
             )
         module = second.text == "-m" and len(words) > 2 and not words[2].wild and interpreter
-        if second.wild or (second.text.startswith("-") and not module and second.text not in ("--version", "-V")):
+        if second.text.startswith("*") or (
+            second.text.startswith("-") and not module and second.text not in ("--version", "-V")
+        ):
             return f"{name} runs any code; name the script, or `-m` and the module"
     if name in _RUNNERS:
         verbs = _RUNNERS[name]

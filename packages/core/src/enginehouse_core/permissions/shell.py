@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from enginehouse_core.permissions.places import Finding, Places
+from enginehouse_core.permissions.shell_commands import Simple
 from enginehouse_core.permissions.shell_programs import PLACED, judge_program, program_name
 from enginehouse_core.permissions.shell_readers import Cwds, read_paths, written
-from enginehouse_core.permissions.shell_syntax import Script, Simple, read_script
+from enginehouse_core.permissions.shell_syntax import Script, read_script
 from enginehouse_core.permissions.shell_words import Word, plain
 from enginehouse_core.permissions.shell_wrappers import (
     INTERPRETERS,
@@ -104,7 +105,7 @@ class _Reader:
             for simple in script.commands:
                 simple.cwds = None
         self._problems(script)
-        for name, _ in script.assigned.items():
+        for name in script.assigned:
             if finding := variable_finding(name, exported=False):
                 self.problems.append(finding)
         for simple in script.commands:
@@ -190,7 +191,7 @@ class _Reader:
     def _fed_words(self, simple: Simple, words: tuple[Word, ...]) -> Iterable[Word]:
         """xargs right behind a find: its words are what find found."""
         feeding = [fed for fed in simple.fed_by if fed.words]
-        only_find = len(feeding) == 1 and feeding[0].words[0].text == "find" and feeding[0].words is not None
+        only_find = len(feeding) == 1 and feeding[0].words[0].text == "find"
         for word in words:
             if word.known or not word.splits or not only_find:
                 yield word

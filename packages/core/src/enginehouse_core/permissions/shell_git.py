@@ -41,7 +41,7 @@ def judge_git(words: tuple[Word, ...], places: Places, cwds: tuple[str, ...] | N
     """`words` without `git` itself."""
     globals_ = read_options(words, _GLOBAL_VALUED, stop_at_operand=True)
     findings: list[Finding] = []
-    if globals_.unsure and (not globals_.operands or not globals_.operands[0].known):
+    if globals_.doubtful and (not globals_.operands or not globals_.operands[0].known):
         return [Finding("dangerous", "what git is to do only appears when it runs")]
     odd = [flag for flag in globals_.flags if flag not in HARMLESS_GLOBAL]
     if odd and odd not in (["--version"], ["--help"]):
@@ -58,7 +58,7 @@ def _judge_verb(verb: str, rest: list[Word], places: Places, cwds: tuple[str, ..
     options = read_options(rest, _READ_VALUED, numeric=True)
     if verb in _READS:
         return _reads(verb, options, places, cwds)
-    if verb in _LISTING and not options.unsure:
+    if verb in _LISTING and not options.doubtful:
         listing = options.has(*_LISTING_WITH_OPERANDS) or not options.operands
         known = all(
             flag.lstrip("-")[:1].isdigit() or flag in _LISTING[verb] | _LISTING_WITH_OPERANDS | {"-v"}
@@ -78,7 +78,7 @@ def _judge_verb(verb: str, rest: list[Word], places: Places, cwds: tuple[str, ..
             return Finding("critical", "stashed work is removed and nothing else names it")
         case "reflog" if operand in ("expire", "delete", "drop"):
             return Finding("critical", "the reflog is the way back from mistakes")
-        case "reflog" if not options.unsure:
+        case "reflog" if not options.doubtful:
             return Finding("safe", "git reflog shows")
         case "config":
             return _config(options)
@@ -86,7 +86,7 @@ def _judge_verb(verb: str, rest: list[Word], places: Places, cwds: tuple[str, ..
             return _push(options)
         case "reset" if options.has("--hard", "--merge", "--keep"):
             return Finding("critical", "git reset --hard throws uncommitted work away, and no reflog keeps that")
-        case "clean" if options.has("-f", "--force") or options.unsure:
+        case "clean" if options.has("-f", "--force") or options.doubtful:
             return Finding("critical", "git clean removes files git never kept")
         case "checkout" | "switch" if options.has("-f", "--force", "--discard-changes"):
             return Finding("critical", f"git {verb} with force throws uncommitted work away")
@@ -103,7 +103,7 @@ def _judge_verb(verb: str, rest: list[Word], places: Places, cwds: tuple[str, ..
 
 
 def _reads(verb: str, options: Options, places: Places, cwds: tuple[str, ...] | None) -> Finding:
-    if options.unsure:
+    if options.doubtful:
         return Finding("dangerous", f"git {verb} gets options that only appear when it runs")
     if options.has(*_RUN_PROGRAMS) or (verb == "grep" and options.has("-O")):
         return Finding("dangerous", f"git {verb} may run another program with these options")
@@ -139,7 +139,7 @@ def _config(options: Options) -> Finding:
     scope = {"--global", "--local", "--system", "--worktree", "--includes", "--null", "--type", "--bool", "--int"}
     asks = options.has("--get", "--get-all", "--list", "-l", "--get-regexp")
     first = next((w.text for w in options.operands), None)
-    if not options.unsure and all(flag in reading | scope for flag in options.flags):
+    if not options.doubtful and all(flag in reading | scope for flag in options.flags):
         if asks or first in ("get", "list"):
             return Finding("safe", "git config reads a setting")
     return Finding("critical", "git config writes into .git, or the person's settings, what git runs next")
@@ -151,6 +151,6 @@ def _push(options: Options) -> Finding:
     )
     for word in options.operands[1:]:
         forced = forced or (word.text or word.prefix).startswith(("+", ":"))
-    if forced or options.unsure:
+    if forced or options.doubtful:
         return Finding("critical", "a forced push or a removed branch overwrites what others have")
     return Finding("dangerous", "git push reaches the network")

@@ -18,6 +18,12 @@ class Options:
     operands: list[Word] = field(default_factory=list[Word])
     unsure: bool = False
     """A word may become options, or several words, while the command runs."""
+    globbed: bool = False
+    """A pattern may become a file name that is an option. Such a name holds no `/`, so it reaches nothing outside."""
+
+    @property
+    def doubtful(self) -> bool:
+        return self.unsure or self.globbed
 
     def has(self, *names: str) -> bool:
         """Whether one of `names` was given; a long one also when it was cut short."""
@@ -60,8 +66,8 @@ def read_options(
                 found.operands += rest
                 break
             continue
-        if word.splits or (word.glob and text[:1] in "*?["):
-            found.unsure = True
+        found.unsure = found.unsure or word.splits
+        found.globbed = found.globbed or (word.glob and text[:1] in "*?[")
         if text == "--":
             found.operands += rest
             break

@@ -23,6 +23,15 @@ from enginehouse_core.permissions.shell_readers import (
 )
 from enginehouse_core.permissions.shell_words import Word
 from enginehouse_core.permissions.shell_wrappers import INTERPRETERS, SHELLS, find_findings, find_selects, find_starts
+from enginehouse_core.permissions.shell_writers import (
+    judge_copies,
+    judge_links,
+    judge_moves,
+    judge_new_entries,
+    judge_owner,
+    judge_removal,
+    judge_rights,
+)
 
 _SYSTEM_FOLDERS = frozenset({"/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/opt/homebrew/bin"})
 _ANOTHER_RIGHT = frozenset(
@@ -62,10 +71,41 @@ _MACHINE = frozenset(
 )
 _MACHINE_FAMILY = re.compile(r"(?:mkfs|fsck|newfs)(?:[._]\w+)?\Z")
 _NETWORK = frozenset(
-    {"curl", "wget", "ssh", "scp", "sftp", "rsync", "nc", "ncat", "netcat", "socat", "ftp", "telnet", "ping", "dig", "gh", "aws"}
+    {
+        "curl",
+        "wget",
+        "ssh",
+        "scp",
+        "sftp",
+        "rsync",
+        "nc",
+        "ncat",
+        "netcat",
+        "socat",
+        "ftp",
+        "telnet",
+        "ping",
+        "dig",
+        "gh",
+        "aws",
+    }
 )
 _SERVICES = frozenset(
-    {"poweroff", "reboot", "halt", "kexec", "suspend", "start", "stop", "restart", "enable", "disable", "mask", "edit", "isolate"}
+    {
+        "poweroff",
+        "reboot",
+        "halt",
+        "kexec",
+        "suspend",
+        "start",
+        "stop",
+        "restart",
+        "enable",
+        "disable",
+        "mask",
+        "edit",
+        "isolate",
+    }
 )
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 _PUBLISHES = re.compile(
@@ -157,7 +197,7 @@ def _self_disarming(words: tuple[Word, ...]) -> list[Finding]:
 
 
 def _printer(name: str, rest: tuple[Word, ...]) -> list[Finding]:
-    if name == "printf" and any(not w.known and w.splits or (w.text or "").startswith("-v") for w in rest[:1]):
+    if name == "printf" and any((not w.known and w.splits) or (w.text or "").startswith("-v") for w in rest[:1]):
         return [Finding("dangerous", "printf sets a variable")]
     if name in ("test", "[") and any(
         "[" in (w.text or "") and ("$(" in (w.text or "") or "`" in (w.text or "")) for w in rest
@@ -187,91 +227,11 @@ def _declares(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Findin
         text = word.text or word.prefix
         if not word.known and not word.prefix:
             return [Finding("dangerous", "declares what only appears when it runs")]
-        if "[" in text.split("=", 1)[0] or (text[:1] in "-+" and text.strip("-+") not in ("x", "r", "g", "rx", "xr", "gx", "")):
+        if "[" in text.split("=", 1)[0] or (
+            text[:1] in "-+" and text.strip("-+") not in ("x", "r", "g", "rx", "xr", "gx", "")
+        ):
             return [Finding("dangerous", "declares a variable that counts, points elsewhere or is a function")]
     return [Finding("safe", "sets a variable")] if rest else [Finding("dangerous", "shows the environment")]
-
-
-def _remove(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
-    options = read_options(rest)
-    deep = options.has("-r", "-R", "--recursive")
-    findings = [Finding("dangerous", "removes files")]
-    if options.has("--no-preserve-root"):
-        findings.append(Finding("critical", "removes even the top folder"))
-    for word in options.operands:
-        unknown = not word.known
-        if unknown and (deep or word.splits or not word.prefix):
-            findings.append(Finding("critical", f"nobody can tell beforehand what {word.shown} removes"))
-        elif cwds is None and not all(value.startswith("/") for value in word.values):
-            findings.append(Finding("critical" if deep else "dangerous", "nobody can tell in which folder it removes"))
-        if unknown and word.prefix and not deep:
-            findings += [places.removing(places.resolve(word.prefix + "x", cwd), deep=False) for cwd in cwds or ("/",)]
-        findings += [places.removing(path, deep=deep) for path in paths_of(word, places, cwds)]
-    return findings
-
-
-def _new_entries(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
-    valued = ("-m", "-t", "-d", "-r", "-s", "--mode", "--size", "--date", "--reference")
-    options = read_options(rest, valued)
-    return _changes(options.operands, options.unsure, places, cwds)
-
-
-def _changes(words: list[Word], unsure: bool, places: Places, cwds: Cwds) -> list[Finding]:
-    findings = [Finding("write", "changes files"), *written(words, places, cwds)]
-    if unsure:
-        findings.append(Finding("dangerous", "gets words that only appear when it runs"))
-    return findings
-
-
-def _copies(rest: tuple[Word, ...], places: Places, cwds: Cwds, *, moves: bool = False) -> list[Finding]:
-    options = read_options(rest, ("-t", "-S", "-m", "-o", "-g", "--target-directory", "--suffix", "--mode"))
-    targets = options.given("-t", "--target-directory")
-    sources = list(options.operands)
-    if not targets and len(sources) > 1:
-        targets = [sources.pop()]
-    findings = _changes(targets, options.unsure, places, cwds)
-    for source in sources:  # the name arrives below the target, and may be a protected one
-        name = posixpath.basename((source.text or "").rstrip("/"))
-        findings += written(
-            [Word(t.shown, tuple(f"{v}/{name}" for v in t.values)) for t in targets if t.known and name], places, cwds
-        )
-    deep = options.has("-r", "-R", "-a", "--recursive", "--archive")
-    if any((w.text or "")[:1] in ("4", "2", "6") and len(w.text or "") == 4 for w in options.given("-m", "--mode")):
-        findings.append(Finding("critical", "makes a program that runs with another person's rights"))
-    return findings + (written(sources, places, cwds) if moves else read_paths(sources, places, cwds, deep=deep))
-
-
-def _moves(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
-    return _copies(rest, places, cwds, moves=True)
-
-
-def _links(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
-    findings = _copies(rest, places, cwds)
-    for word in read_options(rest, ("-t", "-S")).operands[:-1]:
-        if not all(places.inside(path) for path in paths_of(word, places, cwds)) or not word.known:
-            findings.append(Finding("dangerous", "makes a way out of the roots"))
-    return findings
-
-
-def _rights(rest: tuple[Word, ...], places: Places, cwds: Cwds, *, owner: bool = False) -> list[Finding]:
-    mode_like = [w for w in rest if re.fullmatch(r"-[rwxXst]+", w.text or "")]
-    options = read_options([w for w in rest if w not in mode_like], ("--reference", "--from"))
-    operands = [*mode_like, *options.operands] if mode_like else options.operands
-    mode, files = (operands[0].text or "" if operands else ""), operands[1:]
-    findings = [Finding("dangerous", "gives files another owner")] if owner else []
-    findings += _changes(files, options.unsure, places, cwds)
-    if not owner and (re.fullmatch(r"0*[2-7]\d{3}", mode) or re.search(r"[+=]\w*s", mode)):
-        findings.append(Finding("critical", "makes a program that runs with another person's rights"))
-    if options.has("-R", "--recursive"):
-        for word in files:
-            paths = paths_of(word, places, cwds)
-            if not word.known or not paths or any(places.wide(path) for path in paths):
-                findings.append(Finding("critical", f"changes the rights of everything below {word.shown}"))
-    return findings
-
-
-def _owner(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
-    return _rights(rest, places, cwds, owner=True)
 
 
 def _dd(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
@@ -374,20 +334,20 @@ _JUDGES: dict[str, _Judge] = {
     "local": _declares,
     "readonly": _declares,
     "unset": _declares,
-    "rm": _remove,
-    "unlink": _remove,
-    "rmdir": _new_entries,
-    "mkdir": _new_entries,
-    "touch": _new_entries,
-    "truncate": _new_entries,
-    "tee": _new_entries,
-    "cp": _copies,
-    "install": _copies,
-    "mv": _moves,
-    "ln": _links,
-    "chmod": _rights,
-    "chown": _owner,
-    "chgrp": _owner,
+    "rm": judge_removal,
+    "unlink": judge_removal,
+    "rmdir": judge_new_entries,
+    "mkdir": judge_new_entries,
+    "touch": judge_new_entries,
+    "truncate": judge_new_entries,
+    "tee": judge_new_entries,
+    "cp": judge_copies,
+    "install": judge_copies,
+    "mv": judge_moves,
+    "ln": judge_links,
+    "chmod": judge_rights,
+    "chown": judge_owner,
+    "chgrp": judge_owner,
     "dd": _dd,
     "kill": _kill,
     "find": _find,

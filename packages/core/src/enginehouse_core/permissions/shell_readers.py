@@ -144,7 +144,7 @@ def judge_reader(name: str, words: tuple[Word, ...], places: Places, cwds: Cwds)
     """`words` without the program itself, which is in `READERS`."""
     reader = READERS[name]
     options = read_options(words, reader.valued, numeric=name in ("head", "tail", "fold"))
-    if options.unsure:
+    if options.unsure or (options.globbed and (reader.writes or reader.runs)):
         return [Finding("dangerous", f"{name} gets words that only appear when it runs")]
     findings: list[Finding] = [Finding("safe", f"{name} only reads")]
     if reader.runs and options.has(*reader.runs):
@@ -227,7 +227,7 @@ def judge_awk(words: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Findi
     options = read_options(words, ("-F", "-v", "-f", "-i", "-E", "-l", "-o"), stop_at_operand=True)
     odd = [flag for flag in options.flags if flag not in ("-F", "-v")]
     text = options.operands[0].text if options.operands else None
-    if odd or options.unsure or text is None or _AWK_DOES_MORE.search(text):
+    if odd or options.doubtful or text is None or _AWK_DOES_MORE.search(text):
         return [Finding("dangerous", "an awk program can run others and write files")]
     return [Finding("safe", "this awk program only prints"), *read_paths(options.operands[1:], places, cwds)]
 
@@ -237,7 +237,7 @@ _SED_COMMAND = re.compile(
     rf"\s*(?:{_SED_ADDRESS}(?:\s*,\s*(?:[+~]?\d+|{_SED_ADDRESS}))?\s*)?!?\s*"
     r"(?:[pdqQlnNDGgPhHx=]|s([^\w\s\\])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpIi0-9]*"
     r"|y([^\w\s\\])(?:(?!\2)[^\\\n]|\\.)*\2(?:(?!\2)[^\\\n]|\\.)*\2|\{|\}|[aic]\\?[^\n]*)\s*(?:[;\n]|\Z)",
-    re.S,
+    re.DOTALL,
 )
 
 
@@ -261,7 +261,7 @@ def judge_sed(words: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Findi
     operands = list(options.operands)
     if not scripts and operands:
         scripts.append(operands.pop(0))
-    if options.unsure or options.has("-f", "--file") or not scripts:
+    if options.doubtful or options.has("-f", "--file") or not scripts:
         return [Finding("dangerous", "sed gets commands nobody can read beforehand")]
     for script in scripts:
         if script.text is None or not _sed_only_edits(script.text):

@@ -12,10 +12,12 @@ from tree_sitter import Node
 
 _MOST_VALUES = 32
 _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_ANSI = re.compile(r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.))", re.S)
+_ANSI = re.compile(
+    r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
+)
 _PLAIN_EXPANSION = re.compile(r"\$\{(\w+)\}\Z")
 _QUIET_EXPANSION = re.compile(
-    r"\$\{[#!]?(\w+|[@*#?$!-])(\[[@*0-9]+\])?(:?[-+?=]|[%#/^,]|\}).*\Z|\$\{#?\w+(\[[@*0-9]+\])?\}\Z", re.S
+    r"\$\{[#!]?(\w+|[@*#?$!-])(\[[@*0-9]+\])?(:?[-+?=]|[%#/^,]|\}).*\Z|\$\{#?\w+(\[[@*0-9]+\])?\}\Z", re.DOTALL
 )
 _ASSIGNMENT_HOME = re.compile(r"\w+=~(?:/|\Z)")  # bash puts the home folder there too
 _SEQUENCE = re.compile(r"(-?\d+|[a-zA-Z])\.\.(-?\d+|[a-zA-Z])(?:\.\.(-?\d+))?\Z")
@@ -277,7 +279,7 @@ def ansi_c(text: str) -> str:
     return _ANSI.sub(escape, text)
 
 
-_HIDDEN = re.compile("\ue000(.*?)\ue001", re.S)
+_HIDDEN = re.compile("\ue000(.*?)\ue001", re.DOTALL)
 
 
 def _hide(text: str) -> str:

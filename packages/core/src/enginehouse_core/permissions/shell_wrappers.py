@@ -255,9 +255,11 @@ def find_findings(words: tuple[Word, ...]) -> tuple[list[Finding], list[Word], b
         deletes = deletes or word.text == "-delete"
         if word.text == "-files0-from":
             findings.append(Finding("dangerous", "find takes its folders from a file"))
-        if not word.known and position and (word.splits or not word.prefix):
-            findings.append(Finding("dangerous", "find gets words that only appear when it runs"))
-        elif word.splits or (word.glob and (word.text or "")[:1] in "*?["):
+        if (
+            (not word.known and position and (word.splits or not word.prefix))
+            or word.splits
+            or (word.glob and (word.text or "")[:1] in "*?[")
+        ):
             findings.append(Finding("dangerous", "find gets words that only appear when it runs"))
     return findings, writes, deletes
 

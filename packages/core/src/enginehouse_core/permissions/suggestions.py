@@ -15,11 +15,25 @@ from enginehouse_protocol.errors import RuleRefused
 from enginehouse_protocol.permissions import JsonObject, ToolKind
 
 _VERBS: dict[str, int] = {
-    **dict.fromkeys(("git", "cargo", "go", "pip", "pip3", "gh", "dotnet", "bundle", "poetry", "hatch", "conda", "apt"), 1),
+    **dict.fromkeys(
+        ("git", "cargo", "go", "pip", "pip3", "gh", "dotnet", "bundle", "poetry", "hatch", "conda", "apt"), 1
+    ),
     **dict.fromkeys(("npm", "pnpm", "yarn", "bun", "uv", "docker", "kubectl", "mvn", "gradle", "composer", "brew"), 1),
 }
-_VERB_RUNS = frozenset({("npm", "run"), ("pnpm", "run"), ("yarn", "run"), ("bun", "run"), ("uv", "run"), ("poetry", "run"), ("bundle", "exec")})
-_EXACT = frozenset({"curl", "wget", "ssh", "scp", "rsync", "nc", "make", "pkill", "killall", "rm", "kill", "docker", "kubectl"})
+_VERB_RUNS = frozenset(
+    {
+        ("npm", "run"),
+        ("pnpm", "run"),
+        ("yarn", "run"),
+        ("bun", "run"),
+        ("uv", "run"),
+        ("poetry", "run"),
+        ("bundle", "exec"),
+    }
+)
+_EXACT = frozenset(
+    {"curl", "wget", "ssh", "scp", "rsync", "nc", "make", "pkill", "killall", "rm", "kill", "docker", "kubectl"}
+)
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|deno|php|lua)[\d.]*\Z|(?:ba|da|z|k)?sh\Z")
 _MOST_CHARACTERS = 200
 
@@ -55,7 +69,9 @@ def _command_rule(segment: Segment) -> str | None:
             return None
         return f"execute({' '.join(_quoted(text or '') for text in texts)})"
     head = texts[:taken]
-    if any(text is None or not text or text.startswith("-") and text != "-m" for text in head) or any(w.glob for w in words[:taken]):
+    if any(text is None or not text or (text.startswith("-") and text != "-m") for text in head) or any(
+        w.glob for w in words[:taken]
+    ):
         return None
     return f"execute({' '.join(_quoted(text or '') for text in head)} *)"
 
@@ -125,5 +141,3 @@ def _folder_rule(paths: tuple[str, ...], places: Places) -> str | None:
     common = posixpath.commonpath([folder or "." for folder in folders])
     rule = path_rule("edit", common) if common and common != "." else None
     return None if rule is None else f"{rule[:-1]}/**)"
-
-

@@ -37,7 +37,7 @@ def check_profile(folders: Folders) -> list[Finding]:
     findings: list[Finding] = []
     if not os.path.lexists(folders.profile):
         return findings
-    if not folders.profile.is_dir():
+    if not os.path.isdir(folders.profile):
         return [Finding(severity="error", path=str(folders.profile), message="is not a folder; move it away")]
     findings += _owner(folders.profile)
     if not os.access(folders.profile, os.W_OK | os.X_OK):
@@ -123,7 +123,7 @@ def _listed(folder: Path, findings: list[Finding]) -> list[Path]:
 
 
 def _owner(path: Path) -> Iterator[Finding]:
-    owner = path.stat().st_uid
+    owner = path.lstat().st_uid
     if owner != os.geteuid():
         yield _warning(path, f"belongs to user {owner}, not to you (user {os.geteuid()})")
 

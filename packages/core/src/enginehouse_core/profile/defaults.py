@@ -6,6 +6,7 @@ choice.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from enginehouse_core.profile.folders import Folders
 from enginehouse_protocol.errors import UsageError
@@ -34,6 +35,16 @@ def parse_mode(text: str) -> Mode:
     return mode
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # reading it will say what is the matter
+    return True
+
+
 def defaults(folders: Folders, environment: Mapping[str, str]) -> Defaults:
     """`ENGINEHOUSE_ENGINE|_MODEL|_EFFORT|_MODE`, else the profile's settings. An empty one says nothing.
 
@@ -44,7 +55,7 @@ def defaults(folders: Folders, environment: Mapping[str, str]) -> Defaults:
         ProfileInvalid: `settings.toml` cannot be understood.
     """
     base = Defaults()
-    if folders.settings.exists():
+    if _is_there(folders.settings):
         from enginehouse_core.profile.settings import (
             read_settings,  # pydantic, for those who have such a file
         )

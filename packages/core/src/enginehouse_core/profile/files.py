@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from enginehouse_core.profile.folders import make_private, reason
+from enginehouse_core.profile.lock import is_file_at
 from enginehouse_protocol.errors import ProfileInvalid, ProfileLocked, ProfileUnwritable
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _changing(target: Path) -> Generator[None]:
         if not _Wait(descriptor).ended(deadline - time.monotonic()):
             raise ProfileLocked(str(target), f"another process that has kept {path} for {WAIT_S:.0f} s")
         try:
-            if _is_file_at(descriptor, path):
+            if is_file_at(descriptor, path):
                 yield
                 return
             # Somebody removed the lock file while we waited: what we hold guards nothing.
@@ -183,13 +184,6 @@ class _Wait:
                     self._done.set()
                     return
         os.close(self._descriptor)
-
-
-def _is_file_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _text(path: Path) -> str | None:

@@ -124,13 +124,8 @@ class Folders:
                 str(base), "other users may rename what is in it; set XDG_RUNTIME_DIR to a folder only you can write"
             )
         for folder in (self.run.parent, self.run):
-            make_private(folder, follow=False)
+            make_private(folder, own=True)
             status = os.lstat(folder)
-            if status.st_uid != os.geteuid():
-                raise ProfileUnwritable(
-                    str(folder),
-                    "it belongs to another user; remove it or set XDG_RUNTIME_DIR to a folder of your own",
-                )
             if status.st_mode & 0o022:
                 raise ProfileUnwritable(
                     str(folder), f"other users may write to it; look what is in it, then `chmod 700 {folder}`"
@@ -167,10 +162,10 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-def make_private(folder: Path, *, follow: bool = True) -> None:
+def make_private(folder: Path, *, own: bool = False) -> None:
     """Make `folder` and its missing parents, each 0700, and see that it can be written. Idempotent.
 
-    With `follow=False` the folder itself may not be a link.
+    With `own` a link, or a folder of another user, is refused.
 
     Raises:
         ProfileInvalid: something that is not a folder is in the way.
@@ -187,13 +182,17 @@ def make_private(folder: Path, *, follow: bool = True) -> None:
                 path.mkdir(mode=0o700)
             except FileExistsError:  # another process was faster; whether it is a folder is looked at below
                 continue
-        status = folder.stat() if follow else folder.lstat()
+        status = folder.lstat() if own else folder.stat()
     except (NotADirectoryError, FileNotFoundError) as error:
         raise ProfileInvalid(str(folder), _in_the_way(folder)) from error
     except (OSError, ValueError) as error:
         raise ProfileUnwritable(str(folder), f"{reason(error)}; {_CHOOSE}") from error
     if stat.S_ISLNK(status.st_mode):
         raise ProfileUnwritable(str(folder), "it is a link, which another user may have made; remove it")
+    if own and status.st_uid != os.geteuid():
+        raise ProfileUnwritable(
+            str(folder), "it belongs to another user; remove it or set XDG_RUNTIME_DIR to a folder of your own"
+        )
     if not stat.S_ISDIR(status.st_mode):
         raise ProfileInvalid(str(folder), _in_the_way(folder))
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -211,7 +210,7 @@ def reason(error: BaseException) -> str:
 
 def _in_the_way(folder: Path) -> str:
     at = folder
-    while at != at.parent and (at.is_dir() or not os.path.lexists(at)):
+    while at != at.parent and (os.path.isdir(at) or not os.path.lexists(at)):
         at = at.parent
     return f"{at} is not a folder; move it away, or choose another profile with {VARIABLE}"
 

@@ -36,6 +36,8 @@ class ProfileLock:
     def acquire(cls, profile: Path, what: str) -> Self:
         """Take the lock now or fail. `what` tells others who has it: "enginehouse run". Makes the folder.
 
+        Blocks, for at most 50 ms.
+
         Raises:
             ProfileLocked: another process (or another part of this one) has it; the error names it.
             ProfileUnwritable: the folder, or a file system without locks, refuses.
@@ -52,7 +54,7 @@ class ProfileLock:
             try:
                 if not _locked(descriptor, fcntl.LOCK_EX, path):
                     continue
-                if not _is_file_at(descriptor, path):  # somebody removed the file meanwhile: this lock guards nothing
+                if not is_file_at(descriptor, path):  # somebody removed the file meanwhile: this lock guards nothing
                     continue
                 _write(
                     descriptor,
@@ -110,6 +112,15 @@ def holder_of(profile: Path) -> str | None:
     return "another process" if holder is None else holder.text()
 
 
+def is_file_at(descriptor: int, path: Path) -> bool:
+    """Whether what is open is still what has that name. A lock on a removed file guards nothing."""
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
+
+
 class _Holder:
     def __init__(self, pid: int, started: str | None, what: str, since_ms: int) -> None:
         self.pid = pid
@@ -145,14 +156,6 @@ def _locked(descriptor: int, kind: int, path: Path) -> bool:
             str(path), f"this file system has no locks ({reason(error)}); keep the profile on a local disk"
         ) from error
     return True
-
-
-def _is_file_at(descriptor: int, path: Path) -> bool:
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
 
 
 def _write(descriptor: int, holder: _Holder, path: Path) -> None:

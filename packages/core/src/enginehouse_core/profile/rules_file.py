@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from enginehouse_core.profile.document import Document, Section, checked, read_document
-from enginehouse_core.profile.files import update_toml
+from enginehouse_core.profile.files import read_toml, update_toml
 from enginehouse_protocol.errors import RuleRefused
 from enginehouse_protocol.permissions import Verdict
 
@@ -125,7 +125,7 @@ def remove_rules(path: Path, unwanted: Callable[[WrittenRule], bool]) -> list[Wr
             del document["rule"][place]
         return [rules[place] for place in places]
 
-    return update_toml(path, change) if path.exists() else []
+    return [] if read_toml(path) is None else update_toml(path, change)
 
 
 def _entries(path: Path, document: "TOMLDocument") -> list[WrittenRule]:

@@ -20,11 +20,11 @@ from enginehouse_core.transcript.blobs import load_blob
 from enginehouse_core.transcript.file import TranscriptFile
 from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.load import Loaded, load, open_transcript
-from enginehouse_core.transcript.log import SessionLog
+from enginehouse_core.transcript.log import SessionLog, last_seq_of
 from enginehouse_core.transcript.repair import closing_bodies
 from enginehouse_protocol.content import content_text
-from enginehouse_protocol.errors import TranscriptError
-from enginehouse_protocol.events import AnyBody, Event, MessageQueued, Notice, ToolResult
+from enginehouse_protocol.errors import TranscriptError, TranscriptUnavailable
+from enginehouse_protocol.events import AnyBody, Event, MessageQueued, Notice, SessionStateChanged, ToolResult
 from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import SessionId, TurnId
 
@@ -45,6 +45,8 @@ class SessionRecord:
         self._folder = folder
         self._tasks = tasks
         self._flagged: set[str] = set()
+        self._log_changed = anyio.Event()
+        self._closed = False
 
     @classmethod
     async def create(cls, session_id: SessionId, folder: Path, scratch: Path, masker: Masker, tasks: TaskGroup) -> Self:
@@ -79,6 +81,8 @@ class SessionRecord:
         self.log = SessionLog(self.session_id, self._folder, file, loaded.fold.last_seq, loaded.index)
         self.log.damaged = bool(loaded.damage)
         self._tasks.start_soon(self.log.write)
+        self._log_changed.set()
+        self._log_changed = anyio.Event()
 
     async def _repair(self, loaded: Loaded) -> None:
         seq = 0
@@ -115,7 +119,9 @@ class SessionRecord:
 
     async def close(self) -> None:
         """Write what is queued, then give up the file."""
+        self._closed = True
         self.log.close()
+        self._log_changed.set()
         with anyio.move_on_after(_CLOSING_S, shield=True):
             await self.log.wait_closed()
 
@@ -166,5 +172,20 @@ class SessionRecord:
     async def blob(self, sha256: str) -> bytes:
         return await anyio.to_thread.run_sync(load_blob, self._folder / BLOBS, sha256)
 
-    def follow(self, seq: int) -> AsyncIterator[tuple[Delivery, ...]]:
-        return self.log.follow(seq)
+    async def follow(self, seq: int) -> AsyncIterator[tuple[Delivery, ...]]:
+        """Everything after `seq`, then what happens, until the record is closed.
+
+        While nothing can be recorded a `session.state` says why; once it can be again this goes on where it was.
+        """
+        while True:
+            log, changed = self.log, self._log_changed
+            try:
+                async for batch in log.follow(seq):
+                    seq = last_seq_of(batch, seq)
+                    yield batch
+                return
+            except TranscriptUnavailable as error:
+                yield (log.stamp(SessionStateChanged(state="idle", held=True, read_only=str(error)), None),)
+            if self._closed:
+                return
+            await changed.wait()

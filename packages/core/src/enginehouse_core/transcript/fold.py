@@ -3,7 +3,9 @@
 Rule: everything here can be rebuilt from the events alone. Lists, counters and titles are caches of this.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from enginehouse_protocol.content import content_text
 from enginehouse_protocol.events import (
@@ -35,7 +37,7 @@ from enginehouse_protocol.workspace import Root
 _TITLE_LENGTH = 60
 
 
-@dataclass
+@dataclass(slots=True)
 class OpenUse:
     """A tool use without a result."""
 
@@ -80,62 +82,119 @@ class SessionFold:
     def directory(self) -> str:
         return self.roots[0].path if self.roots else ""
 
-    def apply(self, event: Event) -> None:  # noqa: C901, PLR0912 one arm a tag, nothing nested
+    def apply(self, event: Event) -> None:
+        """The event after the last one applied."""
         self.last_seq = event.seq
         self.updated_at_ms = event.at_ms
-        match event.body:
-            case ToolUse() as body:
-                self.open_uses[body.call_id] = OpenUse(body, event.turn_id)
-            case ToolResult() as body:
-                ended = self.open_uses.pop(body.call_id, None)
-                if ended and body.status in ("interrupted", "unknown"):
-                    self.unfinished.append(ended.use)
-            case PermissionDecided() as body:
-                if body.request_id:
-                    self.requests.pop(body.request_id, None)
-                if body.call_id in self.open_uses:
-                    self.open_uses[body.call_id].allowed = isinstance(body.decision, Allow)
-            case PermissionRequested() as body:
-                self.requests[body.request_id] = body
-            case MessageQueued() as body:
-                self.queue[body.message_id] = body
-            case MessageUser() as body:
-                self.queue.pop(body.message_id, None)
-                if not self.title and body.source in ("human", "queue"):
-                    self.title = _title_from(content_text(body.content))
-            case MessageWithdrawn() as body:
-                self.queue.pop(body.message_id, None)
-            case TurnStarted():
-                self.turns += 1
-                self.open_turn = event.turn_id
-                self.last_end = None
-                self.unfinished = []
-            case TurnCompleted() | TurnFailed() as body:
-                self.open_turn = None
-                self.last_end = body
-            case ToolDetached() as body:
-                if body.call_id in self.open_uses:
-                    self.open_uses[body.call_id].detached = True
-            case NativeUpdated() as body:
-                self.native = body
-            case QuestionAsked() as body:
-                self.questions[body.question_id] = body
-            case QuestionAnswered() as body:
-                self.questions.pop(body.question_id, None)
-            case SessionCreated() as body:
-                self.created, self.created_at_ms = body, event.at_ms
-                self.settings, self.roots = body.settings, body.roots
-            case SessionChanged() as body:
-                self.settings = body.settings or self.settings
-                self.roots = body.roots or self.roots
-                if body.title is not None:
-                    self.title = body.title
-            case HistoryReplaced() as body:
-                self.history_start = max(self.history_start, body.last_seq + 1)
-            case SessionClosed():
-                self.closed = True
-            case _:
-                pass
+        # A table, not a chain of tests: long conversations are folded when they are opened.
+        arm = _ARMS.get(type(event.body))
+        if arm is not None:
+            arm(self, event, event.body)
+
+
+def _use(fold: SessionFold, event: Event, body: ToolUse) -> None:
+    fold.open_uses[body.call_id] = OpenUse(body, event.turn_id)
+
+
+def _result(fold: SessionFold, _: Event, body: ToolResult) -> None:
+    ended = fold.open_uses.pop(body.call_id, None)
+    if ended and body.status in ("interrupted", "unknown"):
+        fold.unfinished.append(ended.use)
+
+
+def _detached(fold: SessionFold, _: Event, body: ToolDetached) -> None:
+    if body.call_id in fold.open_uses:
+        fold.open_uses[body.call_id].detached = True
+
+
+def _requested(fold: SessionFold, _: Event, body: PermissionRequested) -> None:
+    fold.requests[body.request_id] = body
+
+
+def _decided(fold: SessionFold, _: Event, body: PermissionDecided) -> None:
+    if body.request_id:
+        fold.requests.pop(body.request_id, None)
+    if body.call_id in fold.open_uses:
+        fold.open_uses[body.call_id].allowed = isinstance(body.decision, Allow)
+
+
+def _asked(fold: SessionFold, _: Event, body: QuestionAsked) -> None:
+    fold.questions[body.question_id] = body
+
+
+def _answered(fold: SessionFold, _: Event, body: QuestionAnswered) -> None:
+    fold.questions.pop(body.question_id, None)
+
+
+def _queued(fold: SessionFold, _: Event, body: MessageQueued) -> None:
+    fold.queue[body.message_id] = body
+
+
+def _withdrawn(fold: SessionFold, _: Event, body: MessageWithdrawn) -> None:
+    fold.queue.pop(body.message_id, None)
+
+
+def _user(fold: SessionFold, _: Event, body: MessageUser) -> None:
+    fold.queue.pop(body.message_id, None)
+    if not fold.title and body.source in ("human", "queue"):
+        fold.title = _title_from(content_text(body.content))
+
+
+def _turn_started(fold: SessionFold, event: Event, _: TurnStarted) -> None:
+    fold.turns += 1
+    fold.open_turn = event.turn_id
+    fold.last_end = None
+    fold.unfinished = []
+
+
+def _turn_ended(fold: SessionFold, _: Event, body: TurnCompleted | TurnFailed) -> None:
+    fold.open_turn = None
+    fold.last_end = body
+
+
+def _native(fold: SessionFold, _: Event, body: NativeUpdated) -> None:
+    fold.native = body
+
+
+def _created(fold: SessionFold, event: Event, body: SessionCreated) -> None:
+    fold.created, fold.created_at_ms = body, event.at_ms
+    fold.settings, fold.roots = body.settings, body.roots
+
+
+def _changed(fold: SessionFold, _: Event, body: SessionChanged) -> None:
+    fold.settings = body.settings or fold.settings
+    fold.roots = body.roots or fold.roots
+    fold.title = fold.title if body.title is None else body.title
+
+
+def _replaced(fold: SessionFold, _: Event, body: HistoryReplaced) -> None:
+    fold.history_start = max(fold.history_start, body.last_seq + 1)
+
+
+def _closed(fold: SessionFold, _: Event, __: SessionClosed) -> None:
+    fold.closed = True
+
+
+_ARMS: dict[type, Callable[[SessionFold, Event, Any], None]] = {
+    ToolUse: _use,
+    ToolResult: _result,
+    ToolDetached: _detached,
+    PermissionRequested: _requested,
+    PermissionDecided: _decided,
+    QuestionAsked: _asked,
+    QuestionAnswered: _answered,
+    MessageQueued: _queued,
+    MessageWithdrawn: _withdrawn,
+    MessageUser: _user,
+    TurnStarted: _turn_started,
+    TurnCompleted: _turn_ended,
+    TurnFailed: _turn_ended,
+    NativeUpdated: _native,
+    SessionCreated: _created,
+    SessionChanged: _changed,
+    HistoryReplaced: _replaced,
+    SessionClosed: _closed,
+}
 
 
 def _title_from(text: str) -> str:

@@ -3,8 +3,6 @@
 Rule: an undamaged file is read as a stream, one event in memory at a time; only a damaged one is scanned whole.
 """
 
-import mmap
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,7 +10,7 @@ import msgspec
 from enginehouse_core.transcript.file import FILE_NAME, TranscriptFile, read_transcript
 from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.index import SeqIndex
-from enginehouse_core.transcript.scan import NEWLINE, Damage, Header, Scan
+from enginehouse_core.transcript.scan import Damage, Header, Scan
 from enginehouse_protocol.errors import SessionNotFound, TranscriptUnreadable
 from enginehouse_protocol.events import FORMAT_VERSION, Event, Unknown
 from enginehouse_protocol.ids import SessionId
@@ -49,10 +47,8 @@ def load(folder: Path, session_id: SessionId) -> Loaded:
     Raises:
         SessionNotFound, TranscriptUnreadable
     """
-    loaded = Loaded()
     try:
-        for offset, event in _clean_events(folder / FILE_NAME, session_id):
-            loaded.add(event, offset)
+        loaded = _load_clean(folder / FILE_NAME, session_id)
     except _NotClean:
         found = read_transcript(folder, session_id)
         loaded = Loaded(found)
@@ -88,32 +84,34 @@ def open_transcript(folder: Path, session_id: SessionId) -> tuple[TranscriptFile
     return file, loaded
 
 
-def _clean_events(path: Path, session_id: SessionId) -> Iterator[tuple[int, Event]]:
+def _load_clean(path: Path, session_id: SessionId) -> Loaded:
+    loaded = Loaded()
+    decode, apply, note = _event_decoder.decode, loaded.fold.apply, loaded.index.add
+    seq = 0
     with path.open("rb") as file:
-        try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise _NotClean from None  # empty
-        with data:
-            yield from _clean_lines(data, session_id)
+        line = file.readline()
+        _check_header(line, session_id)
+        offset = len(line)
+        for line in file:
+            try:
+                event = decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise _NotClean from None
+            seq += 1
+            if event.seq != seq or event.session_id != session_id or type(event.body) is Unknown:
+                raise _NotClean
+            apply(event)
+            note(seq, offset)
+            offset += len(line)
+    if not line.endswith(b"\n"):
+        raise _NotClean
+    return loaded
 
 
-def _clean_lines(data: mmap.mmap, session_id: SessionId) -> Iterator[tuple[int, Event]]:
-    decode, find = _event_decoder.decode, data.find
-    end = find(b"\n")
+def _check_header(line: bytes, session_id: SessionId) -> None:
     try:
-        header = _header_decoder.decode(data[: max(end, 0)])
+        header = _header_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _NotClean from None
-    if header.version != FORMAT_VERSION or header.session_id != session_id or data[len(data) - 1] != NEWLINE:
+    if header.version != FORMAT_VERSION or header.session_id != session_id:
         raise _NotClean
-    start, expected = end + 1, 1
-    while (end := find(b"\n", start)) >= 0:
-        try:
-            event = decode(data[start:end])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise _NotClean from None
-        if event.seq != expected or event.session_id != session_id or type(event.body) is Unknown:
-            raise _NotClean
-        yield start, event
-        start, expected = end + 1, expected + 1

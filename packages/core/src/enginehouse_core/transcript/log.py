@@ -9,7 +9,7 @@ group. Source of the shape: a shared log with a cursor per view needs no queue p
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -237,14 +237,14 @@ class SessionLog:
                 if seq < self._trimmed_seq:
                     page = await self._page(seq)
                     if page:
-                        seq = _last_seq_of(page, seq)
+                        seq = last_seq_of(page, seq)
                         yield tuple(page)
                         continue
                 position = self._position_after(seq)
             batch = tuple(islice(self._ring, position - self._ring_start, self._visible - self._ring_start))
             if batch := batch[:BATCH_ENTRIES]:
                 position += len(batch)
-                seq = _last_seq_of(batch, seq)
+                seq = last_seq_of(batch, seq)
                 yield batch
                 continue
             if self.failure:
@@ -261,7 +261,8 @@ class SessionLog:
         return min(position, self._visible)
 
 
-def _last_seq_of(deliveries: "tuple[Delivery, ...] | list[Delivery]", before: int) -> int:
+def last_seq_of(deliveries: Sequence[Delivery], before: int) -> int:
+    """The seq of the last durable event among them; `before` when there is none."""
     for delivery in reversed(deliveries):
         if isinstance(delivery.event, Event):
             return delivery.event.seq

@@ -146,7 +146,7 @@ def _span(bodies: list[DurableBody], known: _Known) -> tuple[list[bytes], _Known
     for body in bodies:
         if isinstance(body, ToolResult):
             results.setdefault(body.call_id, body)
-        elif isinstance(body, ToolUse):
+        elif isinstance(body, ToolUse) and body.call_id not in known.names:
             here.add(body.call_id)
     messages: list[bytes] = []
     said: list[str] = []
@@ -202,7 +202,7 @@ def _items(bodies: list[DurableBody], here: set[CallId], known: _Known) -> list[
 
 def _reply_messages(reply: _Reply, results: dict[CallId, ToolResult], known: _Known) -> list[bytes]:
     """The assistant's message, then one tool message for every call, in the order of the calls."""
-    text = "".join(_long(text) for text in reply.texts)
+    text = "\n\n".join(_long(text) for text in reply.texts if text)
     if not reply.uses:
         return [_encoder.encode({"role": "assistant", "content": text})] if text else []
     calls: list[JsonObject] = []
@@ -223,7 +223,9 @@ def _reply_messages(reply: _Reply, results: dict[CallId, ToolResult], known: _Kn
 def _provider_id(use: ToolUse, known: _Known) -> str:
     """The provider's own id where it is the only one of its kind, else ours: servers pair by it."""
     own = str(use.call_id)
-    candidates = itertools.chain([use.provider_call_id or own, own], (f"{own}_{number}" for number in itertools.count(2)))
+    candidates = itertools.chain(
+        [use.provider_call_id or own, own], (f"{own}_{number}" for number in itertools.count(2))
+    )
     chosen = next(candidate for candidate in candidates if candidate not in known.provider_ids)
     known.provider_ids.add(chosen)
     return chosen

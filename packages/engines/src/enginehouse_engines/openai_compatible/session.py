@@ -26,7 +26,7 @@ from enginehouse_engines.openai_compatible.tool_runs import Prepared, carry_out,
 from enginehouse_engines.openai_compatible.toolbox import TOOLS
 from enginehouse_engines.openai_compatible.toolbox.tool import definition
 from enginehouse_protocol.engine import Applied, Opening, Turn, TurnEnd
-from enginehouse_protocol.errors import EngineError, SettingRefused, TranscriptUnavailable
+from enginehouse_protocol.errors import EngineError, MalformedData, SettingRefused, TranscriptUnavailable
 from enginehouse_protocol.events import (
     DurableEngineBody,
     MessageAssistant,
@@ -91,8 +91,8 @@ class OpenAICompatibleSession:
         try:
             with scope:
                 return await self._turn(turn)
-        except TranscriptUnavailable as error:
-            raise EngineError(f"nothing can be recorded: {error}", code=error.code) from error
+        except (TranscriptUnavailable, MalformedData) as error:
+            raise EngineError(f"what happened cannot be recorded: {error}", code=error.code) from error
         except EngineError:
             if not scope.cancel_called:
                 raise
@@ -237,7 +237,11 @@ class OpenAICompatibleSession:
                 await self._port.emit(body)
             for call in calls:
                 self._uses[call.use.call_id] = None
-                await self._port.emit(call.use)
+                try:
+                    await self._port.emit(call.use)
+                except MalformedData:
+                    del self._uses[call.use.call_id]
+                    raise
         if deadline.cancelled_caught:
             raise TranscriptUnavailable(f"recording a reply took longer than {_RECORD_S:g} s")
 
@@ -272,7 +276,7 @@ class OpenAICompatibleSession:
                         await self._port.emit(body)
                 for call_id, known in self._uses.items():
                     await self._port.emit(known or ToolResult(call_id=call_id, status="interrupted"))
-            except TranscriptUnavailable:
+            except (TranscriptUnavailable, MalformedData):
                 self._log.warning("a turn ended early and its end could not be recorded")
 
 

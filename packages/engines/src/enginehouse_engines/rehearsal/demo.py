@@ -28,6 +28,15 @@ def total_cents(prices_cents: list[int], discount_percent: int = 0) -> int:
     full = sum(prices_cents)
     return round(full - full * discount_percent)
 ''',
+    "long_check.py": '''\
+"""Takes six seconds, so that somebody can interrupt it."""
+
+import time
+
+for check in range(1, 13):
+    print(f"check {check} of 12", flush=True)
+    time.sleep(0.5)
+''',
     "test_basket.py": '''\
 """Run with `python3 -m unittest`."""
 
@@ -53,7 +62,7 @@ if __name__ == "__main__":
 BUG = "full - full * discount_percent)"
 FIX = "full - full * discount_percent / 100)"
 RUN_TESTS = "python3 -B -m unittest -q test_basket"
-LONG_CHECK = 'for check in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "check $check of 12"; sleep 0.5; done'
+LONG_CHECK = "python3 -B long_check.py"
 
 FIX_PROMPT = "The discount is wrong. Find out why and fix it."
 LONG_PROMPT = "Run the long check."
@@ -115,7 +124,7 @@ _LONG = Scene(
     prompt=LONG_PROMPT,
     steps=(
         Say(text="This takes six seconds. Interrupt me whenever you like."),
-        RunCommand(command=LONG_CHECK, expected="pass", otherwise=f"The check was to run to its end. {_STOPPED}"),
+        RunCommand(command=LONG_CHECK, expected="pass", otherwise=f"The long check was to run to its end. {_STOPPED}"),
         Say(text="All twelve checks ran, nobody interrupted me.", final=True),
     ),
 )

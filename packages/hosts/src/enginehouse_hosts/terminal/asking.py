@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 import anyio
 import msgspec
 
+from enginehouse_hosts.terminal.editing import NotEdited, edited_in_editor, edited_inline, editor_of
+from enginehouse_hosts.terminal.plain_text import folded, one_line
+from enginehouse_hosts.terminal.streams import Streams
+from enginehouse_hosts.terminal.styles import StyleName, Styles
 from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound
 from enginehouse_protocol.events import (
@@ -26,11 +30,6 @@ from enginehouse_protocol.events import (
 from enginehouse_protocol.hub import AnswerPermission, AnswerQuestion, HubApi
 from enginehouse_protocol.ids import CallId, SessionId
 from enginehouse_protocol.permissions import Allow, Answer, Deny, JsonObject
-
-from enginehouse_hosts.terminal.editing import NotEdited, edited_in_editor, edited_inline, editor_of
-from enginehouse_hosts.terminal.plain_text import folded, one_line
-from enginehouse_hosts.terminal.streams import Streams
-from enginehouse_hosts.terminal.styles import StyleName, Styles
 
 HOST = "terminal"
 _USES_KEPT = 256
@@ -163,7 +162,7 @@ class Asker:
         preview: tuple[FileChange, ...] = use.preview if use and request.input is None else ()
         for change in preview:
             lines += [f"  {line}" for line in self._style.diff(change)]
-        if not preview:
+        if not preview and title != f"$ {tool_input.get('command')}":
             for name, value in tool_input.items():
                 text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
                 first, *more = folded(text, head=15, tail=5) or [""]
@@ -179,9 +178,7 @@ class Asker:
         return await edited_inline(tool_input, self._streams)
 
     def _reply(self, request: PermissionRequested, decision: Allow | Deny, *, always: bool = False) -> AnswerPermission:
-        answer = Answer(
-            request_id=request.request_id, digest=request.input_digest, decision=decision, always=always
-        )
+        answer = Answer(request_id=request.request_id, digest=request.input_digest, decision=decision, always=always)
         return AnswerPermission(session_id=self._session_id, answer=answer, host=HOST)
 
     # --- questions ----------------------------------------------------------------------------------------------------
@@ -195,9 +192,7 @@ class Asker:
         answers: tuple[str, ...] | None = None
         while answers is None and (line := await self._streams.ask(_prompt_for(question))) is not None:
             answers = understood(question, line)
-        return AnswerQuestion(
-            session_id=self._session_id, question_id=question.question_id, answers=answers, host=HOST
-        )
+        return AnswerQuestion(session_id=self._session_id, question_id=question.question_id, answers=answers, host=HOST)
 
     async def _say(self, style: StyleName, text: str) -> None:
         await self._streams.say(self._style(style, text))

@@ -15,6 +15,9 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
+from enginehouse_hosts.terminal.asking import Asker
+from enginehouse_hosts.terminal.streams import Streams
+from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.errors import (
     EnginehouseError,
@@ -29,6 +32,7 @@ from enginehouse_protocol.events import (
     MessageWithdrawn,
     PermissionDecided,
     QuestionAnswered,
+    SessionStateChanged,
     TurnCompleted,
     TurnFailed,
     TurnStarted,
@@ -47,12 +51,8 @@ from enginehouse_protocol.hub import (
     WithdrawQueued,
 )
 from enginehouse_protocol.ids import MessageId, TurnId
-from enginehouse_protocol.permissions import Expired
+from enginehouse_protocol.permissions import Expired, JsonObject
 from enginehouse_protocol.settings import SessionSettings
-
-from enginehouse_hosts.terminal.asking import Asker
-from enginehouse_hosts.terminal.streams import Streams
-from enginehouse_hosts.terminal.styles import Styles
 
 COMPLETED, FAILED, MISUSED, UNANSWERED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 4, 130, 141
 _NOT_CONFIGURED = frozenset(
@@ -82,7 +82,7 @@ class Continued:
     """A session that goes on: what it is, and what of its settings is to change."""
 
     session: SessionInfo
-    change: SessionSettings = SessionSettings()
+    change: SessionSettings
     directory: str | None = None
     """Where the project is now, when a person confirmed that it moved."""
 
@@ -112,6 +112,9 @@ class Outcome:
             case MessageWithdrawn(message_id=self.message_id, by=by, reason=reason):
                 self.exit_code = FAILED
                 self.problem = f"the message was withdrawn by {by}" + (f": {reason}" if reason else "")
+            case SessionStateChanged(read_only=why) if why:
+                self.exit_code = FAILED
+                self.problem = f"the record cannot be written, so the turn is not finished: {why}"
             case _ if self.turn_id is None or event.turn_id != self.turn_id:
                 pass
             case PermissionDecided(decision=Expired(), by="expiry", request_id=None):
@@ -119,9 +122,7 @@ class Outcome:
             case QuestionAnswered(answers=None) if not self.asked_here:
                 self.unanswered = True
             case TurnCompleted(stop=stop):
-                self.exit_code = (
-                    INTERRUPTED if stop == "interrupted" else UNANSWERED if self.unanswered else COMPLETED
-                )
+                self.exit_code = INTERRUPTED if stop == "interrupted" else UNANSWERED if self.unanswered else COMPLETED
             case TurnFailed(code=code):
                 self.exit_code = MISUSED if code in _NOT_CONFIGURED else FAILED
             case _:
@@ -146,6 +147,8 @@ class Conversation:
         self._styles = styles
         self._environment = environment
         self._interrupts = 0
+        self._showing = anyio.Lock()
+        """Held from hearing a batch until it is shown."""
 
     async def hold(self, start: CreateSession | Continued, message: Message) -> int:
         """Create or continue a session, send the message, show what happens, return the exit code.
@@ -158,11 +161,13 @@ class Conversation:
             info, after, directory = await self._hub.sessions_create(start), 0, None
         else:
             info, after, directory = start.session, start.session.last_seq, start.directory
+        limits: JsonObject = {} if message.max_steps is None else {"max_steps": message.max_steps}
         sending = SendMessage(
             session_id=info.id,
             content=(Text(text=message.text),),
             launch=message.launch,
             directory=directory,
+            **limits,
         )
         outcome = Outcome(asked_here=self._streams.can_ask)
         attach = Attach(session_id=info.id, after=after, can_answer=self._streams.can_ask)
@@ -176,24 +181,26 @@ class Conversation:
             if isinstance(start, Continued) and start.change != SessionSettings():
                 await self._hub.sessions_set(SetSession(session_id=info.id, settings=start.change))
             outcome.sent((await self._hub.sessions_send(sending)).message_id)
-            if outcome.exit_code is not None:
-                tasks.cancel_scope.cancel()
+            async with self._showing:
+                if outcome.exit_code is not None:  # all of it happened before the receipt came
+                    tasks.cancel_scope.cancel()
         await self._presenter.end()
         if outcome.problem:
             await self._streams.say(self._styles("bad", outcome.problem))
         if outcome.exit_code is None:
             raise TranscriptUnavailable("the hub ended before the turn did; `enginehouse sessions show` tells how far")
+        if outcome.exit_code == UNANSWERED:
+            await self._streams.say(self._styles("doubtful", "something was denied because nobody could be asked"))
         return outcome.exit_code
 
-    async def _follow(
-        self, view: View, outcome: Outcome, asker: Asker | None, whole: anyio.CancelScope
-    ) -> None:
+    async def _follow(self, view: View, outcome: Outcome, asker: Asker | None, whole: anyio.CancelScope) -> None:
         async for batch in view.batches():
-            for delivery in batch:
-                outcome.note(delivery.event)
-                if asker is not None:
-                    asker.note(delivery.event)
-            await self._presenter.show(batch)
+            async with self._showing:
+                for delivery in batch:
+                    outcome.note(delivery.event)
+                    if asker is not None:
+                        asker.note(delivery.event)
+                await self._presenter.show(batch)
             if outcome.exit_code is not None:
                 break
         whole.cancel()

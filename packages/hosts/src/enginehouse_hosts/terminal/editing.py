@@ -15,9 +15,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from enginehouse_protocol.permissions import JsonObject
-
 from enginehouse_hosts.terminal.streams import STDERR, STDIN, Streams
+from enginehouse_protocol.permissions import JsonObject
 
 
 class NotEdited(Exception):

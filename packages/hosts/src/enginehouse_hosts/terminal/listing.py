@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from enginehouse_protocol.permissions import JsonObject
-
 from enginehouse_hosts.terminal.plain_text import one_line
+from enginehouse_protocol.permissions import JsonObject
 
 _WIDEST = 4_000
 

@@ -6,6 +6,10 @@ what the assistant said last, once the turn is complete.
 
 from collections.abc import Iterable, Iterator
 
+from enginehouse_hosts.terminal.plain_text import folded, neutral, one_line
+from enginehouse_hosts.terminal.streams import Piece, Streams
+from enginehouse_hosts.terminal.styles import Styles
+from enginehouse_hosts.terminal.usage import UsageTotals
 from enginehouse_protocol.content import content_text, plain
 from enginehouse_protocol.events import (
     AnyBody,
@@ -19,13 +23,13 @@ from enginehouse_protocol.events import (
     MessageWithdrawn,
     Notice,
     PermissionDecided,
+    PermissionRequested,
     PlanUpdated,
     QuestionAnswered,
     QuestionAsked,
     SessionChanged,
     SessionClosed,
     SessionCreated,
-    SessionStateChanged,
     ToolDetached,
     ToolResult,
     ToolUse,
@@ -39,11 +43,6 @@ from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import CallId, MessageId
 from enginehouse_protocol.permissions import Allow
 from enginehouse_protocol.settings import SessionSettings
-
-from enginehouse_hosts.terminal.plain_text import folded, neutral, one_line
-from enginehouse_hosts.terminal.streams import Piece, Streams
-from enginehouse_hosts.terminal.styles import Styles
-from enginehouse_hosts.terminal.usage import UsageTotals
 
 _MARKS = {"pending": "☐", "in_progress": "◐", "completed": "☑"}
 _STOPS = {
@@ -68,6 +67,8 @@ class Printer:
         self._shown: dict[MessageId, str] = {}  # what was streamed of messages that are not yet durable
         self._said: list[str] = []  # since the last tool use; in a pipe the end of the turn makes it the answer
         self._queued_here: set[MessageId] = set()
+        self._on_a_card: set[CallId] = set()  # what they would change was shown when the person was asked
+        self._plan: tuple[str, ...] = ()
         self._ours = recorded
         self._usage = UsageTotals()
 
@@ -165,7 +166,7 @@ class Printer:
                 if source in ("human", "queue"):
                     if self._recorded or body.message_id not in self._queued_here:
                         lines = folded(content_text(body.content), head=20, tail=10)
-                        yield from (style("title", f"› {line}") for line in lines)
+                        yield from (style("title", f"> {line}") for line in lines)
                 else:
                     yield style("faint", f"(added by {source}: {one_line(content_text(body.content), 100)})")
             case MessageWithdrawn(by=by, reason=reason):
@@ -183,10 +184,10 @@ class Printer:
             case PermissionDecided(by="person", decision=decision):
                 if isinstance(decision, Allow):
                     yield style("good", "  ✓ allowed" + (", as edited" if decision.input is not None else ""))
-            case PlanUpdated(entries=entries):
-                yield style("title", "plan")
-                for entry in entries:
-                    yield f"  {_MARKS.get(entry.status, '?')} {one_line(entry.text)}"
+            case PermissionRequested(call_id=call_id, input=None) if self._streams.can_ask and not self._recorded:
+                self._on_a_card.add(call_id)
+            case PlanUpdated():
+                yield from self._plan_now(body)
             case UsageUpdated():
                 self._usage.add(body)
             case QuestionAsked():
@@ -201,8 +202,6 @@ class Printer:
             case Notice(level=level, text=text):
                 name = {"info": "faint", "warning": "doubtful"}.get(level, "bad")
                 yield from (style(name, line) for line in folded(text))  # type: ignore[arg-type]
-            case SessionStateChanged(read_only=why) if why:
-                yield style("bad", f"nothing can be recorded at the moment: {one_line(why)}")
             case Unknown(tag=tag):
                 yield style("faint", f"(an event this version does not know: {one_line(tag, 60)})")
             case _:
@@ -219,6 +218,8 @@ class Printer:
         kind = use.kind if use else "other"
         lines = folded(content_text(body.content))
         match body.status:
+            case "ok" if body.changes and use and use.preview == body.changes and body.call_id in self._on_a_card:
+                yield f"{indent}  {style('faint', 'done')}"
             case "ok" if body.changes:
                 for change in body.changes:
                     yield from (f"{indent}  {line}" for line in style.diff(change))
@@ -233,6 +234,16 @@ class Printer:
             case status:
                 yield f"{indent}  {style('doubtful', f'✗ {status}')}"
                 yield from (f"{indent}    {style('faint', line)}" for line in lines)
+
+    def _plan_now(self, body: PlanUpdated) -> Iterator[str]:
+        """All of it when its words are new, else how far it is."""
+        texts = tuple(entry.text for entry in body.entries)
+        known, self._plan = texts == self._plan, texts
+        done = sum(entry.status == "completed" for entry in body.entries)
+        yield self._style("title", "plan") + f" ({done} of {len(texts)} done)"
+        for entry in body.entries:
+            if not known or entry.status == "in_progress":
+                yield f"  {_MARKS.get(entry.status, '?')} {one_line(entry.text)}"
 
     def _changed(self, body: SessionChanged) -> Iterator[str]:
         if body.title is not None:

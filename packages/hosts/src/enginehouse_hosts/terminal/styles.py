@@ -6,9 +6,8 @@ sequence in it.
 
 from typing import Literal
 
-from enginehouse_protocol.content import FileChange
-
 from enginehouse_hosts.terminal.plain_text import folded, neutral, one_line
+from enginehouse_protocol.content import FileChange
 
 StyleName = Literal["title", "faint", "good", "bad", "doubtful", "added", "removed", "place", "ask"]
 

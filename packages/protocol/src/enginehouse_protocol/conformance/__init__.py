@@ -26,6 +26,7 @@ from enginehouse_protocol.conformance.harness import (  # noqa: E402
     RunCommand,
     WriteFile,
 )
+from enginehouse_protocol.conformance.scripted import ScriptedHarness  # noqa: E402
 
 __all__ = [
     "Ability",
@@ -35,5 +36,6 @@ __all__ = [
     "RawArguments",
     "Reply",
     "RunCommand",
+    "ScriptedHarness",
     "WriteFile",
 ]

@@ -177,8 +177,17 @@ class Tools:
 
     @pytest.mark.parametrize(
         "text",
-        ['{"command": "touch ran"', "[1, 2]", "touch ran", '{"command": NaN}', '{"command": {"a": [Infinity]}}', ""],
-        ids=["cut", "a list", "no JSON", "NaN", "infinity", "nothing"],
+        [
+            '{"command": "touch ran"',
+            "[1, 2]",
+            "touch ran",
+            '{"command": NaN}',
+            '{"command": {"a": [Infinity]}}',
+            '{"command": ' + '{"a": ' * 300 + "1" + "}" * 301,
+            '{"command": ' + '{"a": ' * 9000 + "1" + "}" * 9001,
+            "",
+        ],
+        ids=["cut", "a list", "no JSON", "NaN", "infinity", "deep", "very deep", "nothing"],
     )
     async def test_arguments_that_make_no_sense_run_nothing(
         self, harness: EngineHarness, tmp_path: Path, text: str

@@ -16,6 +16,7 @@ from enginehouse_protocol.workspace import Workspace
 
 MAX_OUTPUT_CHARS = 40_000
 """Of one tool result, as the model gets it."""
+_MAX_DEPTH = 64
 InputT = TypeVar("InputT", bound=msgspec.Struct)
 OnText = Callable[[str], Awaitable[None]]
 
@@ -101,7 +102,26 @@ def parsed(arguments: str) -> JsonObject:
         raise BadInput(f"the arguments are not valid JSON ({error}); they may have been cut off") from error
     if not isinstance(given, dict):
         raise BadInput("the arguments must be a JSON object")
+    if _is_deeper(given, _MAX_DEPTH):
+        raise BadInput(f"the arguments are nested more than {_MAX_DEPTH} deep")
     return cast(JsonObject, given)
+
+
+def _is_deeper(value: object, limit: int) -> bool:
+    """Whether objects and lists stand in each other more than `limit` deep. Nothing of ours is; a record has to be
+    walked by everybody who reads it."""
+    level = [value]
+    for _ in range(limit):
+        inner: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += cast(JsonObject, item).values()
+            elif isinstance(item, list):
+                inner += cast(list[object], item)
+        if not inner:
+            return False
+        level = inner
+    return any(isinstance(item, dict | list) for item in level)
 
 
 def definition(tool: Tool) -> JsonObject:

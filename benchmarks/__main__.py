@@ -1,0 +1,28 @@
+"""Measures Enginehouse beside the floor it stands on, in one run: `uv run --group dev python -m benchmarks [NAME …]`.
+
+Rule: only ratios of numbers from the same run mean anything. Nothing here is a test; nothing fails for being slow.
+"""
+
+import sys
+
+from benchmarks import durable_ack, load_and_fold, start_up
+from benchmarks.row import Row, show
+
+BENCHMARKS = {"start_up": start_up.measure, "durable_ack": durable_ack.measure, "load_and_fold": load_and_fold.measure}
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    rows: list[Row] = []
+    for name in names or BENCHMARKS:
+        print(f"measuring {name} …", file=sys.stderr, flush=True)
+        rows += BENCHMARKS[name]()
+    show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""`enginehouse doctor`: what works on this machine, what does not, and what to do about it.
+
+Rule: it changes nothing, waits for nothing longer than a deadline, and goes on after every finding.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from enginehouse import __version__
+from enginehouse.engines_in_use import asked_engines
+from enginehouse.environment import BASE_URL, KEY
+from enginehouse.output import put
+from enginehouse_core.profile.check import check_profile
+from enginehouse_core.profile.folders import Folders
+from enginehouse_core.profile.lock import holder_of
+from enginehouse_hosts.terminal.plain_text import one_line
+from enginehouse_hosts.terminal.streams import Streams
+from enginehouse_hosts.terminal.styles import Styles
+from enginehouse_protocol.errors import EnginehouseError
+
+_DEADLINE_S = 5.0
+_MARKS = {"good": "✓", "note": "·", "bad": "✗"}
+
+
+class Finding(NamedTuple):
+    """`bad`: something will not work. `note`: good to know."""
+
+    kind: Literal["good", "note", "bad"]
+    what: str
+    about: str
+
+
+def examine(_: argparse.Namespace) -> int:
+    """Exit code 1: something is bad."""
+    streams = Streams(os.environ)
+    styles = Styles(coloured=streams.coloured and streams.answer_is_terminal)
+    bad = False
+    for found in _findings():
+        name = {"good": "good", "bad": "bad"}.get(found.kind, "faint")
+        put(f"{styles(name, _MARKS[found.kind])} {found.what}: {one_line(found.about, 2_000)}\n")  # type: ignore[arg-type]
+        sys.stdout.flush()
+        bad = bad or found.kind == "bad"
+    return 1 if bad else 0
+
+
+def _findings() -> Iterator[Finding]:
+    yield Finding("good", "enginehouse", __version__)
+    yield _python()
+    yield Finding("good" if sys.platform in ("linux", "darwin") else "bad", "platform", platform.platform())
+    try:
+        folders = Folders.of(os.environ)
+    except EnginehouseError as error:
+        yield Finding("bad", "profile", str(error))
+        return
+    yield from _profile(folders)
+    yield _keeper()
+    yield from _programs()
+    yield from _model_address()
+    yield from _engines()
+
+
+def _python() -> Finding:
+    return Finding("good", "python", f"{platform.python_version()} at {sys.executable}")
+
+
+def _profile(folders: Folders) -> Iterator[Finding]:
+    if not folders.profile.exists():
+        yield Finding("note", "profile", f"{folders.profile}, made by the first run")
+    else:
+        holder = holder_of(folders.profile)
+        yield Finding("good", "profile", f"{folders.profile}" + (f", in use by {holder}" if holder else ""))
+    try:
+        for found in check_profile(folders):
+            yield Finding("bad" if found.severity == "error" else "note", found.path, found.message)
+        yield Finding("good", "log", str(folders.log))
+    except EnginehouseError as error:
+        yield Finding("bad", "profile", str(error))
+
+
+def _keeper() -> Finding:
+    if sys.platform != "linux":
+        return Finding(
+            "note", "keeper", "this system does not hand orphans over; what leaves its group is found by a marker"
+        )
+    marker = "print(1)"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", f"import ctypes;assert ctypes.CDLL(None).prctl(36,1,0,0,0)==0;{marker}"],
+            capture_output=True,
+            timeout=_DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("bad", "keeper", f"cannot be tried: {error}")
+    if ended.returncode:
+        return Finding(
+            "bad", "keeper", "this kernel does not hand orphans over; a process that detaches itself may survive"
+        )
+    return Finding("good", "keeper", "no process is left behind")
+
+
+def _programs() -> Iterator[Finding]:
+    for name, without in (
+        ("git", "branches are not shown"),
+        ("bwrap", "no sandbox yet: every command counts as dangerous and is asked, with it or without"),
+        ("rg", "searching uses Python instead"),
+    ):
+        path = shutil.which(name)
+        if path is None:
+            yield Finding("note", name, f"not found; {without}")
+        else:
+            yield Finding("good", name, f"{path}{_version_of(path)}")
+
+
+def _version_of(path: str) -> str:
+    try:
+        ended = subprocess.run([path, "--version"], capture_output=True, timeout=_DEADLINE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f", but it does not start: {error}"
+    return f" ({one_line(ended.stdout.decode('utf-8', 'replace'), 60)})"
+
+
+def _model_address() -> Iterator[Finding]:
+    """Whether the server answers at all; what it offers is the engine's to ask."""
+    yield Finding("good" if os.environ.get(KEY) else "note", KEY, "set" if os.environ.get(KEY) else "not set")
+    base_url = os.environ.get(BASE_URL)
+    if not base_url:
+        yield Finding("note", BASE_URL, "not set; the engine's own address is used")
+        return
+    try:
+        address = urlsplit(base_url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+    except ValueError as error:
+        yield Finding("bad", BASE_URL, f"{base_url!r} is no address: {error}")
+        return
+    if address.scheme not in ("http", "https") or not address.hostname:
+        yield Finding("bad", BASE_URL, f"{base_url!r} must begin with http:// or https://")
+        return
+    place = f"{address.hostname}:{port}"
+    try:
+        with socket.create_connection((address.hostname, port), timeout=_DEADLINE_S) as connection:
+            if address.scheme == "https":
+                with ssl.create_default_context().wrap_socket(connection, server_hostname=address.hostname):
+                    pass
+    except OSError as error:
+        proxied = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"))
+        kind = "note" if proxied else "bad"
+        yield Finding(kind, BASE_URL, f"{place} cannot be reached directly: {error}")
+        return
+    yield Finding("good", BASE_URL, f"{place} can be reached")
+
+
+def _engines() -> Iterator[Finding]:
+    found = asked_engines()
+    usable = any(each.problem is None for each in found)
+    for each in found:
+        if each.problem is None and each.description is not None:
+            models = len(each.description.models)
+            yield Finding(
+                "good", f"engine {each.name}", each.description.title + (f", {models} models" if models else "")
+            )
+        else:
+            configured = bool(os.environ.get(KEY) or os.environ.get(BASE_URL))
+            yield Finding(
+                "bad" if configured or not usable else "note", f"engine {each.name}", each.problem or "no answer"
+            )

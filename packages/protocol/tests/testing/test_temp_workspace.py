@@ -1,0 +1,66 @@
+"""The temporary workspace touches real files and ends real commands."""
+
+import hashlib
+from pathlib import Path
+
+import anyio
+import pytest
+
+from enginehouse_protocol.errors import FileUnusable, PathRefused, UsageError
+from enginehouse_protocol.testing import TempWorkspace
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> TempWorkspace:
+    return TempWorkspace(tmp_path / "project")
+
+
+async def test_files_are_written_read_listed_and_searched(workspace: TempWorkspace) -> None:
+    written = await workspace.write("src/a.py", b"one\ntwo plums\n")
+    content = await workspace.read("src/a.py", max_bytes=100)
+    assert (written.size_bytes, content.data) == (14, b"one\ntwo plums\n")
+    assert content.sha256 == hashlib.sha256(content.data).hexdigest()
+    assert [(entry.name, entry.kind) for entry in await workspace.list(".", limit=9)] == [("src", "directory")]
+    found = await workspace.search("pl.m", glob="*.py", limit=5)
+    assert [(hit.path, hit.line_number, hit.line) for hit in found.hits] == [("src/a.py", 2, "two plums")]
+    assert await workspace.stat("nothing") is None
+    with pytest.raises(UsageError):
+        await workspace.search("(", limit=1)
+
+
+async def test_a_file_somebody_else_changed_is_not_overwritten(workspace: TempWorkspace) -> None:
+    await workspace.write("a", b"mine")
+    with pytest.raises(FileUnusable):
+        await workspace.write("a", b"new", expected_sha256=hashlib.sha256(b"other").hexdigest())
+    with pytest.raises(FileUnusable):
+        await workspace.write("a", b"new", expected_sha256="")
+    assert (await workspace.read("a", max_bytes=10)).data == b"mine"
+    with pytest.raises(FileUnusable):
+        await workspace.read("a", max_bytes=3)
+
+
+async def test_what_is_outside_is_refused_and_the_scratch_folder_is_inside(workspace: TempWorkspace) -> None:
+    (workspace.directory / "out").symlink_to("/etc")
+    for path in ("../x", "/etc/hostname", "out/hostname"):
+        with pytest.raises(PathRefused):
+            await workspace.read(path, max_bytes=10)
+    await workspace.write(f"{workspace.scratch}/note", b"x")
+    assert workspace.display(str(workspace.directory / "src/a")) == "src/a"
+
+
+async def test_a_command_tells_how_it_ended(workspace: TempWorkspace) -> None:
+    heard: list[bytes] = []
+
+    async def hear(data: bytes) -> None:
+        heard.append(data)
+
+    with anyio.fail_after(10):
+        done = await workspace.run("echo out; echo err >&2; exit 3", time_limit_s=5, on_output=hear)
+        killed = await workspace.run("kill -9 $$", time_limit_s=5)
+        late = await workspace.run("sleep 60", time_limit_s=0.1)
+    assert (done.output, done.exit_code, done.ended) == (b"out\nerr\n", 3, "exited")
+    assert b"".join(heard) == done.output
+    assert (killed.exit_code, killed.signal) == (None, 9)
+    assert late.ended == "timed_out"

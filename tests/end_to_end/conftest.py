@@ -1,0 +1,34 @@
+"""People and model servers for the tests of the command line."""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from end_to_end.person import Person
+from model_server import Distant, server_in_thread
+from model_server.programs import Script
+
+class Introduction:
+    """Makes a person whose model plays a script. `server` is the last one made."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self._stack = stack
+        self._folder = folder
+        self.server: Distant
+
+    def __call__(self, script: Script, *, models: Collection[str] = ("scripted",)) -> Person:
+        self.server = self._stack.enter_context(server_in_thread(script, models=models))
+        return Person(self._folder / "home", self.server.base_url)
+
+
+@pytest.fixture
+def meet(tmp_path: Path) -> Iterator[Introduction]:
+    with ExitStack() as stack:
+        yield Introduction(stack, tmp_path)
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    """Somebody without a model."""
+    return Person(tmp_path / "home")

@@ -1,0 +1,156 @@
+"""Somebody with a home folder, a project and the command line.
+
+Rule: nothing of the machine's own home, profile or variables comes in, and every wait has a deadline.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from select import select
+from typing import Any
+
+import msgspec
+
+ENGINEHOUSE = str(Path(sysconfig.get_path("scripts")) / "enginehouse")
+PATIENCE_S = 60
+_ON_A_TERMINAL = (
+    "import fcntl,os,sys,termios;fcntl.ioctl(2,termios.TIOCSCTTY,0);os.execv(sys.argv[1],sys.argv[1:])"
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+    out_bytes: bytes = b""
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(line) for line in self.out_bytes.splitlines()]
+
+    def bodies(self, tag: str) -> list[dict[str, Any]]:
+        return [event["body"] for event in self.events if event["body"]["type"] == tag]
+
+
+class Person:
+    def __init__(self, home: Path, base_url: str = "") -> None:
+        self.home = home
+        self.profile = home / "profile"
+        self.project = home / "project"
+        self.project.mkdir(parents=True)
+        self.environment = {
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin")),
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+            "ENGINEHOUSE_PROFILE": str(self.profile),
+            **{f"XDG_{name}_HOME": str(home / "xdg" / name.lower()) for name in ("DATA", "CACHE", "STATE", "CONFIG")},
+        }
+        if base_url:
+            self.environment |= {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "sk-end-to-end-0123456789"}
+
+    def runs(
+        self, *arguments: str | bytes, typed: bytes = b"", cwd: Path | None = None, also: Mapping[str, str] | None = None
+    ) -> Ended:
+        """Run a command to its end; stdin is a pipe with `typed` in it."""
+        ended = subprocess.run(
+            [ENGINEHOUSE, *arguments],
+            input=typed,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+            cwd=cwd or self.project,
+            env={**self.environment, **(also or {})},
+        )
+        return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode(), ended.stdout)
+
+    def starts(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Start a command that nobody can be asked by. The caller waits for it."""
+        return subprocess.Popen(
+            [ENGINEHOUSE, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.project,
+            env=self.environment,
+        )
+
+    def sits_at(self, *arguments: str, piped: bool = False, also: Mapping[str, str] | None = None) -> "Terminal":
+        """Run a command on a terminal of its own; `piped`: only its stdout goes elsewhere."""
+        return Terminal([ENGINEHOUSE, *arguments], self.project, {**self.environment, **(also or {})}, piped=piped)
+
+    def session_id(self) -> str:
+        """Of the newest session."""
+        listed = self.runs("sessions", "list", "--json")
+        return msgspec.json.decode(listed.out_bytes.splitlines()[0])["id"]
+
+
+class Terminal:
+    """A pseudo-terminal with one command on it. Use as a context manager: what still runs at the end is killed."""
+
+    def __init__(self, command: list[str], cwd: Path, environment: Mapping[str, str], *, piped: bool) -> None:
+        self._ours, theirs = os.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ON_A_TERMINAL, *command],
+            stdin=theirs,
+            stdout=subprocess.PIPE if piped else theirs,
+            stderr=theirs,
+            cwd=cwd,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.shown = ""
+        self._read_to = 0
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(PATIENCE_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        os.close(self._ours)
+
+    def until(self, text: str) -> str:
+        """Wait until `text` is shown, after whatever was waited for before; returns what was shown up to it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := self.shown.find(text, self._read_to)) < 0:
+            if not self._more(deadline):
+                raise AssertionError(f"{text!r} never came; the terminal shows:\n{self.shown}")
+        before, self._read_to = self.shown[self._read_to : found], found + len(text)
+        return before
+
+    def types(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def presses_ctrl_c(self) -> None:
+        os.write(self._ours, b"\x03")
+
+    def ends(self) -> Ended:
+        """Wait for the command's end."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._more(deadline):
+            pass
+        out = b"" if self._process.stdout is None else self._process.stdout.read()
+        return Ended(self._process.wait(PATIENCE_S), out.decode(), self.shown, out)
+
+    def _more(self, deadline: float) -> bool:
+        """Read what is shown next; False at the end of the command or of our patience."""
+        if not select([self._ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise AssertionError(f"nothing more came in {PATIENCE_S} s; the terminal shows:\n{self.shown}")
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:  # the last descriptor of the other side is closed
+            return False
+        self.shown += data.decode("utf-8", "replace").replace("\r\n", "\n")
+        return bool(data)
