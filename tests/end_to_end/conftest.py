@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from end_to_end.person import Person
-from model_server import Distant, server_in_thread
+from end_to_end.person import PATIENCE_S, Person
+from model_server import ChatRequest, Distant, server_in_thread
 from model_server.programs import Script
 
 class Introduction:
@@ -20,6 +20,13 @@ class Introduction:
     def __call__(self, script: Script, *, models: Collection[str] = ("scripted",)) -> Person:
         self.server = self._stack.enter_context(server_in_thread(script, models=models))
         return Person(self._folder / "home", self.server.base_url)
+
+    def asked(self) -> list[ChatRequest]:
+        """The chat requests the model has had, once no answer is under way."""
+        return [
+            ChatRequest(number=each.number, body=each.json or {}, raw=each.body, headers=each.headers)
+            for each in self.server.quiet(PATIENCE_S)
+        ]
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ Rule: each implementation is awaited by itself, under its own deadline, and its 
 a failure means is the caller's to say: for a gate *ask*, for everything else a notice.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import anyio
 import pluggy
@@ -50,7 +50,7 @@ class Hooks:
         )
 
     def gates(self, session: SessionFacts, use: ToolUse, verdict: Verdict, risk: Risk) -> AsyncIterator[Outcome]:
-        arguments = {"session": session, "use": use, "verdict": verdict, "risk": risk}
+        arguments: dict[str, object] = {"session": session, "use": use, "verdict": verdict, "risk": risk}
         return self._outcomes("tool_gate", (Tighten,), arguments)
 
     async def _outcomes(
@@ -67,7 +67,8 @@ class Hooks:
         name = implementation.plugin_name
         try:
             with anyio.fail_after(self._deadline_s):
-                value = await implementation.function(*(arguments[name] for name in implementation.argnames))
+                call = cast("Callable[..., Awaitable[Any]]", implementation.function)
+                value = await call(*(arguments[argument] for argument in implementation.argnames))
         except TimeoutError:
             return Outcome(name, None, f"no answer within {self._deadline_s:g} s")
         except Exception as error:  # noqa: BLE001 a plugin ends here, whatever it raised

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -101,7 +101,7 @@ class Hub:
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             configure_log(self._folders.log, self._masker)
-            stack.callback(close_log)
+            stack.push_async_callback(anyio.to_thread.run_sync, close_log)
             self._folders.create_run()
             await anyio.to_thread.run_sync(end_leftovers, self._folders.run)
             self._settings = await anyio.to_thread.run_sync(read_settings, self._folders)
@@ -194,7 +194,7 @@ class Hub:
         return Nothing()
 
     @asynccontextmanager
-    async def sessions_attach(self, params: Attach) -> AsyncIterator[View]:
+    async def sessions_attach(self, params: Attach) -> AsyncGenerator[View]:
         session = await self._session(params.session_id)
         async with session.attach(params.after, can_answer=params.can_answer) as view:
             yield view

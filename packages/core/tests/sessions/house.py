@@ -1,6 +1,6 @@
 """A hub on a fresh profile with a scripted engine, as tests of sessions want it."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -62,7 +62,9 @@ class House:
             return [event.body for event in ear.events]
 
     @asynccontextmanager
-    async def watching(self, session_id: SessionId, *, after: int = 0, can_answer: bool = False) -> AsyncIterator["Ear"]:
+    async def watching(
+        self, session_id: SessionId, *, after: int = 0, can_answer: bool = False
+    ) -> AsyncGenerator["Ear"]:
         async with (
             self.hub.sessions_attach(Attach(session_id=session_id, after=after, can_answer=can_answer)) as view,
             anyio.create_task_group() as tasks,
@@ -133,7 +135,7 @@ async def house(
     plugins: Sequence[object] = (),
     settings: str = "",
     make_project: bool = True,
-) -> AsyncIterator[House]:
+) -> AsyncGenerator[House]:
     project = tmp_path / "project"
     if make_project:
         project.mkdir(exist_ok=True)

@@ -58,7 +58,9 @@ async def test_a_write_is_asked_and_runs_only_after_the_person_allowed_it(tmp_pa
             await home.answer(request, Allow())
             await ear.hear(TurnCompleted)
         assert (home.project / "a.txt").read_text() == "hello"
-        assert [type(body).__name__ for body in ear.bodies(ToolUse, PermissionRequested, PermissionDecided, ToolResult)] == [
+        assert [
+            type(body).__name__ for body in ear.bodies(ToolUse, PermissionRequested, PermissionDecided, ToolResult)
+        ] == [
             "ToolUse",
             "PermissionRequested",
             "PermissionDecided",
@@ -86,7 +88,8 @@ async def test_with_nobody_there_it_is_denied_at_once_and_says_so(tmp_path: Path
     async with house(tmp_path, ScriptedEngine([[WRITE, Say("ok")]])) as home:
         bodies = await home.say(await home.session("default"), "go")
         (decision,) = decided(bodies)
-        assert isinstance(decision.decision, Expired) and decision.by == "expiry"
+        assert isinstance(decision.decision, Expired)
+        assert decision.by == "expiry"
         assert "nobody is there" in decision.decision.reason
         assert results(bodies) == ["denied"]
 
@@ -136,7 +139,7 @@ async def test_an_edit_that_raises_the_risk_is_asked_once_more_with_a_new_digest
             await home.answer(await home.pending(), Deny(reason="oh no"))
             assert (await ear.hear(PermissionDecided)).decision == Deny(reason="oh no")
             await ear.hear(TurnCompleted)
-        assert results(ear.bodies(ToolResult)) == ["denied"]  # pyright: ignore[reportArgumentType]
+        assert [result.status for result in ear.bodies(ToolResult)] == ["denied"]
 
 
 async def test_always_stores_the_rule_for_this_project_and_settles_what_waits(tmp_path: Path) -> None:

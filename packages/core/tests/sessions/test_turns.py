@@ -7,6 +7,7 @@ import pytest
 from sessions.house import PATIENCE_S, House, house
 
 from enginehouse_protocol.content import Text
+from enginehouse_protocol.engine import Fresh
 from enginehouse_protocol.errors import EngineError, SessionClosed
 from enginehouse_protocol.events import (
     HistoryChanged,
@@ -18,9 +19,11 @@ from enginehouse_protocol.events import (
     MessageWithdrawn,
     Notice,
     QuestionAnswered,
+    QuestionAsked,
     SessionChanged,
     SessionCreated,
     SessionStateChanged,
+    StepStarted,
     ToolResult,
     ToolUse,
     TurnCompleted,
@@ -89,7 +92,8 @@ async def test_a_turn_is_recorded_from_its_receipt_to_its_end(tmp_path: Path) ->
         assert [event.seq for event in page.events] == list(range(1, page.last_seq + 1))
         assert isinstance(page.events[0].body, SessionCreated)
         turns = {event.turn_id for event in page.events if event.body in bodies[1:]}
-        assert len(turns) == 1 and None not in turns
+        assert len(turns) == 1
+        assert None not in turns
 
 
 async def test_streamed_text_and_its_message_have_one_id_and_one_text(tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ async def test_a_busy_session_queues_and_drains_in_receipt_order(tmp_path: Path)
             gate.open()
             for _ in range(6):
                 await ear.hear(TurnCompleted)
-        users = [body for body in ear.bodies(MessageUser)]
+        users = list(ear.bodies(MessageUser))
         assert [user.content[0] for user in users] == [Text(text=text) for text in ("first", "0", "1", "2", "3", "4")]
         assert [user.source for user in users] == ["human", *["queue"] * 5]
 
@@ -156,9 +160,7 @@ async def test_a_queued_message_can_be_edited_and_withdrawn_and_its_text_comes_b
             await home.hub.queue_edit(
                 EditQueued(session_id=session_id, message_id=third.message_id, content=(Text(text="3rd"),))
             )
-            back = await home.hub.queue_withdraw(
-                WithdrawQueued(session_id=session_id, message_id=second.message_id)
-            )
+            back = await home.hub.queue_withdraw(WithdrawQueued(session_id=session_id, message_id=second.message_id))
             assert back.content == (Text(text="second"),)
             gate.open()
             await ear.hear(TurnCompleted)
@@ -194,7 +196,8 @@ async def test_an_interrupt_returns_to_idle_within_two_seconds_and_the_next_turn
         bodies = await home.say(session_id, "and now?")
         told = [body for body in bodies if isinstance(body, MessageUser)]
         assert [message.source for message in told] == ["interruption", "human"]
-        assert isinstance(bodies[-1], TurnCompleted) and bodies[-1].stop == "end"
+        assert isinstance(bodies[-1], TurnCompleted)
+        assert bodies[-1].stop == "end"
 
 
 async def test_an_interrupt_while_a_hook_thinks_leaves_the_message_in_the_record(tmp_path: Path) -> None:
@@ -220,12 +223,13 @@ async def test_an_interrupt_while_a_hook_thinks_leaves_the_message_in_the_record
 
 
 async def test_an_interrupt_holds_the_queue_visibly_until_a_person_sends_or_resumes(tmp_path: Path) -> None:
-    engine = ScriptedEngine([[Hang()], [Say("one")], [Say("two")]])
+    hang = Hang()
+    engine = ScriptedEngine([[hang], [Say("one")], [Say("two")]])
     async with house(tmp_path, engine) as home:
         session_id = await home.session()
         async with home.watching(session_id) as ear:
             await home.send(session_id, "hang")
-            await ear.hear(TurnStarted)
+            await hang.gate.reached()
             await home.send(session_id, "waiting")
             await interrupt(home, session_id)
             await ear.hear(SessionStateChanged, where=lambda body: body.state == "idle" and body.held)
@@ -263,7 +267,7 @@ async def test_hooks_add_context_block_and_fail_visibly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "code"),
+    "step, code",
     [
         (Fail(EngineError("no credit", code="provider.payment", http_status=402)), "provider.payment"),
         (Fail(RuntimeError("a bug")), "engine.broken"),
@@ -324,7 +328,9 @@ async def test_a_lost_native_id_goes_on_fresh_with_a_recap_and_says_so(tmp_path:
     async with house(tmp_path, again) as home:
         bodies = await home.say(session_id, "what was it?")
         assert [body.code for body in bodies if isinstance(body, Notice)] == ["session.native_lost"]
-        assert "the answer is 42" in again.openings[-1].start.recap  # pyright: ignore[reportAttributeAccessIssue]
+        start = again.openings[-1].start
+        assert isinstance(start, Fresh)
+        assert "the answer is 42" in start.recap
         assert isinstance(bodies[-1], TurnCompleted)
 
 
@@ -336,11 +342,11 @@ async def test_a_plan_that_is_approved_leaves_plan_mode(tmp_path: Path) -> None:
             await home.send(session_id, "plan")
             asked = await ear.hear(SessionStateChanged, where=lambda body: body.state == "awaiting_permission")
             assert asked.state == "awaiting_permission"
-            question = next(body for body in ear.bodies(*[type(b.event.body) for b in ear.deliveries]) if hasattr(body, "options"))
+            (question,) = ear.bodies(QuestionAsked)
             await home.hub.questions_answer(
                 AnswerQuestion(
                     session_id=session_id,
-                    question_id=question.question_id,  # pyright: ignore[reportAttributeAccessIssue]
+                    question_id=question.question_id,
                     answers=("Go ahead",),
                     host="test",
                 )
@@ -363,9 +369,7 @@ async def test_settings_merge_and_what_was_not_said_stays_unsaid(tmp_path: Path)
         session_id = await home.session(mode=None)
         await home.say(session_id, "one")
         assert engine.openings[-1].settings == SessionSettings()
-        await home.hub.sessions_set(
-            SetSession(session_id=session_id, title="T", settings=SessionSettings(model="m"))
-        )
+        await home.hub.sessions_set(SetSession(session_id=session_id, title="T", settings=SessionSettings(model="m")))
         assert engine.changes[-1] == SessionSettings(model="m")
         info = (await home.hub.sessions_list(ListSessions())).sessions[0]
         assert (info.title, info.settings) == ("T", SessionSettings(model="m"))
@@ -393,12 +397,11 @@ async def test_a_closed_session_can_be_read_and_not_continued(tmp_path: Path) ->
 
 
 async def test_the_step_limit_holds_for_an_engine_that_does_not_count(tmp_path: Path) -> None:
-    from enginehouse_protocol.events import StepStarted
-
     steps = [Emit(StepStarted(step=n, history_seq=1, request_sha256="")) for n in range(1, 5)]
     async with house(tmp_path, ScriptedEngine([[*steps, Hang()]]), settings="[turns]\nmax_steps = 3\n") as home:
         bodies = await home.say(await home.session(), "go")
-        assert isinstance(bodies[-1], TurnCompleted) and bodies[-1].stop == "max_steps"
+        assert isinstance(bodies[-1], TurnCompleted)
+        assert bodies[-1].stop == "max_steps"
 
 
 async def test_queued_messages_of_a_dead_hub_are_held(tmp_path: Path) -> None:
@@ -418,5 +421,3 @@ async def test_queued_messages_of_a_dead_hub_are_held(tmp_path: Path) -> None:
         assert [u.content[0] for u in ear.bodies(MessageUser) if u.source != "interruption"] == [
             Text(text=text) for text in ("first", "second", "third")
         ]
-
-

@@ -1,6 +1,6 @@
 """The live log: durable before told, in order, gapless, and honest when the disk refuses."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,9 +35,8 @@ class SlowFile(TranscriptFile):
 
 
 @asynccontextmanager
-async def live(folder: Path) -> AsyncIterator[tuple[SessionLog, SlowFile]]:
+async def live(folder: Path) -> AsyncGenerator[tuple[SessionLog, SlowFile]]:
     file = SlowFile.create(folder / "s", SESSION)
-    assert isinstance(file, SlowFile)
     file.groups.clear()
     log = SessionLog(SESSION, folder / "s", file, 0, SeqIndex())
     async with anyio.create_task_group() as tasks:
@@ -58,6 +57,10 @@ def put(log: SessionLog, body: AnyBody) -> Delivery:
     stamped = log.stamp(body, None)
     log.put(stamped)
     return stamped
+
+
+def seqs_of(deliveries: Iterable[Delivery]) -> list[int]:
+    return [item.event.seq for item in deliveries if isinstance(item.event, Event)]
 
 
 async def collect(log: SessionLog, seq: int, count: int) -> list[Delivery]:
@@ -91,7 +94,7 @@ async def test_a_durable_event_is_on_disk_before_a_view_hears_it(tmp_path: Path)
             with anyio.fail_after(10):
                 async for batch in log.follow(0):
                     on_disk = {record.event.seq for record in read_transcript(tmp_path / "s", SESSION).records}
-                    assert {item.event.seq for item in batch if isinstance(item.event, Event)} <= on_disk
+                    assert set(seqs_of(batch)) <= on_disk
                     heard += len(batch)
                     if heard == 200:
                         break
@@ -114,7 +117,7 @@ async def test_what_arrives_while_a_group_is_written_is_the_next_group(tmp_path:
         await log.synced(1)
 
         async def one(n: int) -> None:
-            await log.synced(put(log, note(n)).event.seq)  # pyright: ignore[reportAttributeAccessIssue]
+            await log.synced(*seqs_of([put(log, note(n))]))
 
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
@@ -138,7 +141,7 @@ async def test_a_reader_that_fell_out_of_the_ring_gets_the_durable_events_from_t
         with anyio.fail_after(20):
             async for batch in follower:
                 assert len(batch) <= max(BATCH_ENTRIES, 1_000)
-                seqs += [item.event.seq for item in batch if isinstance(item.event, Event)]
+                seqs += seqs_of(batch)
                 if seqs and seqs[-1] == log.last_seq:
                     break
         assert seqs == list(range(2, log.last_seq + 1))

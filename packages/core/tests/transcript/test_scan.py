@@ -93,7 +93,7 @@ def test_a_cut_record_with_the_next_one_on_its_line_costs_only_the_cut_one() -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "kind"),
+    "line, kind",
     [
         (b"\0" * 512 + b"\n", "nul_bytes"),
         (b"what is this?\n", "foreign_bytes"),

@@ -51,7 +51,8 @@ async def failed_turn(live: Start, script: Any, **how: Any) -> EngineError:
         assert (how.get("base_url") or it.server.base_url) in str(caught.value)
         assert KEY not in str(caught.value)
         assert len(it.port.all(StepStarted)) == 1
-        assert it.port.all(UsageUpdated) == [], "nothing was answered, so nothing was counted"
+        counted = [UsageUpdated(scope="request")] if caught.value.code == "provider.cut_stream" else []
+        assert it.port.all(UsageUpdated) == counted, "refused: nothing; no answer at all: nobody knows"
     return caught.value
 
 
@@ -85,6 +86,9 @@ async def test_a_wrong_key_is_a_problem_that_says_what_to_check(home: EngineHome
         ("ftp://example.org", "not a web address"),
         ("localhost:8080", "not a web address"),
         ("http://[broken", "not a web address"),
+        ("http://127.0.0.1:port/v1", "not a web address"),
+        ("http://exa mple/v1", ""),
+        ("http://.../v1", ""),
         ("", DEFAULT_BASE_URL),
     ],
 )
@@ -112,6 +116,12 @@ async def test_a_key_no_key_can_be_is_a_problem(home: EngineHome, key: str) -> N
     problem = await problem_of(home, access("http://127.0.0.1:9/v1", key=key))
     assert "API key" in problem
     assert key not in problem
+
+
+async def test_a_password_in_the_address_is_not_repeated(home: EngineHome) -> None:
+    problem = await problem_of(home, access("http://ada:hunter2@127.0.0.1:9/v1?key=hunter2"))
+    assert problem.startswith("http://127.0.0.1:9/v1: has a password in it")
+    assert "hunter2" not in problem
 
 
 async def test_options_nobody_knows_are_a_problem(home: EngineHome) -> None:

@@ -420,6 +420,16 @@ async def test_after_an_interrupt_in_the_stream_the_model_is_told_and_the_cost_u
         rebuilt(it)
 
 
+async def test_what_a_request_cost_that_was_interrupted_before_its_first_word_is_unknown(live: Start) -> None:
+    async with live(reply("too late", before=[stall()])) as it:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(it.port.run, it.session, "go")
+            await it.server.received(1)
+            await it.port.interrupt(it.session)
+        assert it.port.all(UsageUpdated) == [UsageUpdated(scope="request")]
+        assert it.port.all(MessageAssistant) == []
+
+
 async def test_an_interrupt_in_a_command_closes_every_call_of_the_reply(live: Start) -> None:
     calls = [call("bash", {"command": "echo begun; sleep 60"}), call("bash", {"command": "touch ran"})]
     async with live([reply(calls=calls), reply("yes")]) as it:
@@ -570,8 +580,19 @@ async def test_a_record_that_cannot_be_written_ends_the_turn(live: Start) -> Non
         assert errors[0].code == "transcript.unavailable"
 
 
-async def test_the_words_for_a_person_are_lost_in_no_reply_that_fails(live: Start) -> None:
-    """After any failure the session is usable and the conversation still a prefix."""
+async def test_a_record_that_breaks_under_calls_side_by_side_is_one_error(live: Start) -> None:
+    async with live(reply(calls=[call("list_dir", {}), call("list_dir", {}), call("list_dir", {})])) as it:
+
+        async def break_it(_use: ToolUse) -> Decision:
+            it.port.broken = "no space left"
+            return Allow()
+
+        it.port.policy = break_it
+        assert (await failure(it)).code == "transcript.unavailable"
+        it.port.violations.clear()  # the uses stay open, their results could not be recorded: core repairs that
+
+
+async def test_a_session_goes_on_after_turns_that_failed(live: Start) -> None:
     async with live(in_order(fault(500, "ill"), reply("ok"), fault(429), reply("ok again"))) as it:
         assert (await failure(it, "one")).code == "provider.server_error"
         assert (await it.port.run(it.session, "two")).stop == "end"

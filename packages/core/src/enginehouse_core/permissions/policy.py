@@ -8,6 +8,7 @@ they do themselves, so that `pytest -q | tail -5` runs under `execute(pytest *)`
 mode allows unasked rides along.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +89,7 @@ def judge(
         return replace(judgement, verdict="ask", by="rule", rule=broken[0].rule, reasons=(reason, *judgement.reasons))
     if judgement.verdict != "ask" or judgement.by == "rule" or case.risk == "critical" or broken:
         return judgement
-    offer = suggest_command(case.command) if case.command else suggest(kind, name, tool_input, paths, places)
+    offer = suggest_command(case.command) if case.command else suggest(kind, name, tool_input, case.paths, places)
     if offer is not None:
         trial = _Active(StoredRule(effect="allow", rule=offer), parse_rule(offer, "allow"))
         if _judged(case, mode, [*active, trial]).verdict == "allow":
@@ -122,6 +123,8 @@ def _holds_here(stored: OnFile, places: Places) -> bool:
 def _weigh(
     kind: ToolKind, name: str, tool_input: JsonObject, paths: tuple[str, ...], places: Places, sandboxed: bool
 ) -> _Case:
+    paths = tuple(_located(path, places) for path in paths)
+
     def case(risk: Risk, reasons: Iterable[str], command: CommandJudgement | None = None) -> _Case:
         return _Case(kind, name, tool_input, paths, places, risk, tuple(dict.fromkeys(reasons)), command)
 
@@ -150,6 +153,15 @@ def _weigh(
             return case("dangerous", ("it lets another agent work",))
         case "other":
             return case("dangerous", (f"nobody knows what {name} does",))
+
+
+def _located(path: str, places: Places) -> str:
+    """A path as tools mean it. What only looks relative (`~`, a drive, a URL) is placed outside the roots."""
+    if path == "~" or path.startswith("~/"):
+        return places.resolve(places.home + path[1:]) if places.home else "/" + path
+    if path.startswith("~") or "\\" in path or re.match(r"[A-Za-z][\w+.-]*:", path):
+        return "/" + path
+    return places.resolve(path)
 
 
 def command_text(tool_input: JsonObject) -> str | None:

@@ -5,13 +5,15 @@ Rule: the riskiest segment decides, and what cannot be read with certainty is at
 Two risks, both needed. The *intrinsic* risk says what the command does; it is what the verdict table in the tests
 writes down and what a person is told. The *effective* risk is what the policy uses: without a sandbox nothing contains
 a command whose reading was wrong, so it is never below dangerous there. Reading is lexical; the disk is not asked.
+Commands are read as bash reads them, which is what runs them; other shells differ in corners.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from enginehouse_core.permissions.places import Finding, Places
-from enginehouse_core.permissions.shell_commands import Simple
+from enginehouse_core.permissions.shell_parts import Simple
 from enginehouse_core.permissions.shell_programs import PLACED, judge_program, program_name
 from enginehouse_core.permissions.shell_readers import Cwds, read_paths, written
 from enginehouse_core.permissions.shell_syntax import Script, read_script
@@ -34,6 +36,11 @@ _FETCHERS = frozenset(
 _DECODERS = frozenset(
     {"base64", "base32", "xxd", "openssl", "uudecode", "gpg", "gunzip", "zcat", "bzcat", "xzcat", "rev", "basenc"}
 )
+
+_FED_TO_SHELL = re.compile(
+    r"\b(?:curl|wget|aria2c|base64|base32|xxd|openssl)\b[^;\n]*\|[^;\n]*\b(?:(?:ba|da|z|k)?sh|python[\d.]*|perl|ruby|node|php)\b"
+)
+"""For commands that could not be read with certainty: better one too many."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +111,17 @@ class _Reader:
         if cwds is None or cwds == ():
             for simple in script.commands:
                 simple.cwds = None
-        self._problems(script)
+        self._problems(script, command)
         for name in script.assigned:
             if finding := variable_finding(name, exported=False):
                 self.problems.append(finding)
         for simple in script.commands:
             self._simple(simple, outer, layer, tuple(extra))
 
-    def _problems(self, script: Script) -> None:
+    def _problems(self, script: Script, command: str) -> None:
         self.problems += [Finding("dangerous", f"the command {problem}") for problem in script.problems]
+        if script.problems and _FED_TO_SHELL.search(command):
+            self.problems.append(Finding("critical", "seems to run as a program what another command hands it"))
         self.problems += [Finding("critical", f"{name} starts itself again and again") for name in script.bombs]
 
     def _simple(
@@ -157,7 +166,7 @@ class _Reader:
             reason = Finding("dangerous", f"which program {words[0].shown} is only appears when it runs")
             self._add(Segment(words, None, "safe", (), outer, False, shown=simple.shown), [*findings, reason])
             return
-        inside = unwrap(name, words, self._places)
+        inside = unwrap(name, words)
         findings = [*findings, *self._code_from(name, simple, words, outer, layer, from_words)]
         if inside is None or name == "find" or not (inside.commands or inside.scripts):
             own = (
@@ -186,7 +195,10 @@ class _Reader:
                 from_words=from_words or inside.from_words,
             )
         for script in inside.scripts:
+            before = len(self.segments)
             self.script(script, inner_cwds, (*outer, words), layer + 1, findings)
+            if len(self.segments) == before:  # nothing in it, but the shell itself was started, and redirected
+                self._add(Segment(words, name, "safe", (), outer, False, shown=simple.shown), findings)
 
     def _fed_words(self, simple: Simple, words: tuple[Word, ...]) -> Iterable[Word]:
         """xargs right behind a find: its words are what find found."""
@@ -251,11 +263,8 @@ def _all_sources(sources: list[Simple]) -> list[Simple]:
 def _texts_fed(simple: Simple) -> list[str]:
     """Texts that certainly reach the command's input: here-documents, here-strings, a plain echo or printf."""
     texts = [r.text for s in (simple, *simple.fed_by) for r in s.redirects if r.text]
-    for fed in simple.fed_by:
-        if fed.words and fed.words[0].text in ("echo", "printf"):
-            texts.append(
-                " ".join(w.text or w.prefix for w in fed.words[1:] if w.text not in ("-e", "-n", "-ne", "--")).replace(
-                    "\\n", "\n"
-                )
-            )
+    printed = (fed.words[1:] for fed in simple.fed_by if fed.words and fed.words[0].text in ("echo", "printf"))
+    for words in printed:
+        shown = [word.text or word.prefix for word in words if word.text not in ("-e", "-n", "-ne", "--")]
+        texts += [" ".join(shown).replace("\\n", "\n")]
     return texts

@@ -4,11 +4,11 @@ Rule: where the grammar and bash might disagree, a problem is noted and nothing 
 """
 
 import re
-from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
 from enginehouse_core.permissions.places import Places
+from enginehouse_core.permissions.shell_parts import Redirect, Simple, behind_builtin, either, named
 from enginehouse_core.permissions.shell_words import Doubt, Variables, Word, double_quoted, plain, words_of
 
 _LOOPS = frozenset({"for_statement", "while_statement", "c_style_for_statement", "function_definition"})
@@ -31,40 +31,6 @@ _UNRUN = frozenset(
 """Their words are compared, not run."""
 _QUIET_REGEX = re.compile(r"[^\s`;&<>\"'(]*(?:\$(?![({\[])[^\s`;&<>\"'(]*)*\Z")
 _CHANGE_FOLDER = frozenset({"cd", "pushd", "popd"})
-
-
-@dataclass(frozen=True)
-class Redirect:
-    operator: str
-    target: Word | None
-    """None for a here-document and where it only closes or copies a descriptor."""
-    text: str | None = None
-    """What a here-document or here-string certainly feeds."""
-
-    @property
-    def writes(self) -> bool:
-        return self.target is not None and ">" in self.operator
-
-    @property
-    def reads(self) -> bool:
-        return self.target is not None and "<" in self.operator and "<<" not in self.operator
-
-
-@dataclass
-class Simple:
-    """One simple command. `words` is empty for redirections of a group and for assignments alone."""
-
-    words: tuple[Word, ...] = ()
-    assignments: tuple[tuple[str, Word | None], ...] = ()
-    redirects: tuple[Redirect, ...] = ()
-    cwds: tuple[str, ...] | None = ()
-    """Every folder it may run in; None when nobody knows."""
-    fed_by: list["Simple"] = field(default_factory=list["Simple"])
-    """Commands whose output it may read."""
-    made_of: list["Simple"] = field(default_factory=list["Simple"])
-    """Commands whose output is in its words."""
-    exports: bool = False
-    shown: str = ""
 
 
 class Walker:
@@ -112,10 +78,14 @@ class Walker:
                 self._loop_variable(node)
             case "c_style_for_statement" | "arithmetic_expansion":
                 self._counts(node)
+            case "compound_statement" if self._text(node)[:1] == "{" and not self._text(node)[1:2].isspace():
+                self._problems.append("has a brace that may be part of a word")
             case "compound_statement" if node.children and node.children[0].type == "((":
                 self._counts(node)
             case "heredoc_body":
                 self._here_document_body(node)
+            case "file_redirect" | "herestring_redirect" | "heredoc_redirect":  # `$(< file)`: no command around it
+                return self._redirect_alone(node)
             case _:
                 pass
         return self._children(node)
@@ -218,6 +188,8 @@ class Walker:
         inner = self._children(node)
         double = node.children[0].type == "[["
         gaps = self._text(node).replace("\\\n", "")
+        if not re.match(r"\[\[?\s.*\s\]\]?\Z", gaps, re.DOTALL):
+            self._problems.append("has a bracket that may be part of a word")
         if not double and ("\n" in gaps or any(leaf.type in _NOT_IN_BRACKETS for leaf in _leaves(node))):
             self._problems.append("has a test that is more than one command")
         words = [plain(node.children[0].type)]
@@ -288,6 +260,11 @@ class Walker:
         for simple in after:
             simple.fed_by += commands
         return [*commands, *inner, *([] if single and commands else [target]), *after]
+
+    def _redirect_alone(self, node: Node) -> list[Simple]:
+        words, redirects, inner = self._redirect(node)
+        simple = Simple(tuple(words), (), tuple(redirects), self._cwds, inner, shown=self._text(node))
+        return [*inner, simple]
 
     def _redirect(self, node: Node) -> tuple[list[Word], list[Redirect], list[Simple]]:
         """Words that only follow the redirection, the redirections, the commands inside."""
@@ -378,21 +355,21 @@ class Walker:
                     self._cwds = arrived
                 continue
             if child.type == "||":
-                self._cwds = _either(before, self._cwds)
+                self._cwds = either(before, self._cwds)
                 changed = False
                 continue
             found = self.walk(child)
-            changed = child.type == "command" and bool(found) and _name(found[-1]) == "cd"
+            changed = child.type == "command" and bool(found) and named(found[-1]) == "cd"
             arrived = self._arrival(found[-1]) if changed else None
             commands += found
-        self._cwds = _either(before, self._cwds)
+        self._cwds = either(before, self._cwds)
         return commands
 
     def _function(self, node: Node) -> list[Simple]:
         name_node = node.child_by_field_name("name")
         name = self._text(name_node) if name_node else ""
         commands = self._children(node)
-        if any(_name(simple) == name for simple in commands):
+        if any(named(simple) == name for simple in commands):
             self.bombs.append(name)
         return commands
 
@@ -422,8 +399,8 @@ class Walker:
 
     def _remember(self, simple: Simple) -> None:
         """Follow what this command does to variables and the working folder."""
-        name = _name(simple)
-        words = _behind_builtin(simple.words)
+        name = named(simple)
+        words = behind_builtin(simple.words)
         if name in _READERS_INTO_VARIABLES or (name == "printf" and any(w.text == "-v" for w in words)):
             for word in words[1:]:
                 if word.text is None:
@@ -439,10 +416,10 @@ class Walker:
             target = next((w for w in words[1:] if not (w.text or "").startswith("-")), None)
             if self._loops and not (target and (target.text or "").startswith("/")):
                 self.lost = True
-            self._cwds = _either(self._cwds, arrival)
+            self._cwds = either(self._cwds, arrival)
 
     def _arrival(self, simple: Simple) -> tuple[str, ...] | None:
-        words = _behind_builtin(simple.words)
+        words = behind_builtin(simple.words)
         if words[0].text == "popd" or simple.cwds is None:
             return None
         targets = [w for w in words[1:] if w.text not in ("-L", "-P", "-e", "-@", "--", "-n")]
@@ -453,24 +430,6 @@ class Walker:
             return None
         found = {self._places.resolve(value, cwd) for value in target.values for cwd in simple.cwds}
         return tuple(sorted(found)) if len(found) <= 8 else None
-
-
-def _either(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    if one is None or other is None:
-        return None
-    both = tuple(dict.fromkeys((*one, *other)))
-    return both if len(both) <= 8 else None
-
-
-def _behind_builtin(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    while len(words) > 1 and words[0].text in ("command", "builtin") and not (words[1].text or "-").startswith("-"):
-        words = words[1:]
-    return words
-
-
-def _name(simple: Simple) -> str | None:
-    words = _behind_builtin(simple.words)
-    return words[0].text if words else None
 
 
 def _leaves(node: Node) -> list[Node]:

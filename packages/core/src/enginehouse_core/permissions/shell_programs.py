@@ -206,14 +206,14 @@ def _printer(name: str, rest: tuple[Word, ...]) -> list[Finding]:
     return [Finding("safe", f"{name} only prints or compares")]
 
 
-def _cd(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
+def _cd(rest: tuple[Word, ...], _places: Places, _cwds: Cwds) -> list[Finding]:
     options = read_options(rest)
     if any(not word.known or word.glob for word in options.operands) or len(options.operands) > 1:
         return [Finding("dangerous", "nobody can tell beforehand which folder it moves to")]
     return [Finding("safe", "moves to another folder")]
 
 
-def _set(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
+def _set(rest: tuple[Word, ...], _places: Places, _cwds: Cwds) -> list[Finding]:
     if rest and all(
         re.fullmatch(r"[-+][aeuxvofC]+|pipefail|errexit|nounset|xtrace|noclobber", w.text or "") for w in rest
     ):
@@ -222,7 +222,7 @@ def _set(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
     return [Finding("dangerous", "shows or changes the shell's settings and variables")]
 
 
-def _declares(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
+def _declares(rest: tuple[Word, ...], _places: Places, _cwds: Cwds) -> list[Finding]:
     for word in rest:
         text = word.text or word.prefix
         if not word.known and not word.prefix:
@@ -247,7 +247,7 @@ def _dd(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
     return findings
 
 
-def _kill(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
+def _kill(rest: tuple[Word, ...], _places: Places, _cwds: Cwds) -> list[Finding]:
     texts = [w.text for w in rest]
     if texts[:1] == ["-l"]:
         return [Finding("safe", "lists signals")]
@@ -285,7 +285,7 @@ def _tar(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
     return [Finding("dangerous", "tar writes wherever the archive says, and can run programs")]
 
 
-def _processes(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
+def _processes(rest: tuple[Word, ...], _places: Places, _cwds: Cwds) -> list[Finding]:
     if any(not w.known or (not (w.text or "").startswith("-") and "e" in (w.text or "")) for w in rest):
         return [Finding("dangerous", "shows the environment of processes, which may hold secrets")]
     return [Finding("safe", "ps lists")]
@@ -295,7 +295,7 @@ def _git(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
     return judge_git(rest, places, cwds)
 
 
-def _host_name(rest: tuple[Word, ...], places: Places, cwds: Cwds) -> list[Finding]:
+def _host_name(rest: tuple[Word, ...], _places: Places, _cwds: Cwds) -> list[Finding]:
     return [Finding("critical", "names the machine anew") if rest else Finding("safe", "prints a name")]
 
 

@@ -5,13 +5,14 @@ problem, and a script with problems is never judged harmless.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from enginehouse_core.permissions.places import Places
-from enginehouse_core.permissions.shell_commands import Redirect, Simple, Walker
+from enginehouse_core.permissions.shell_commands import Walker
+from enginehouse_core.permissions.shell_parts import Redirect, Simple
 from enginehouse_core.permissions.shell_words import Variables, Word, plain
 
 MOST_BYTES = 64 * 1024
@@ -67,8 +68,7 @@ def read_script(command: str, places: Places, cwds: tuple[str, ...] | None = Non
         commands = walker.walk(tree.root_node)
     problems += walker.all_problems()
     if walker.lost:
-        for simple in commands:
-            simple.cwds = None
+        commands = [*commands, *(replace(simple, cwds=None) for simple in commands)]  # there, or nobody knows where
     if problems:
         commands = [*commands, *_rough(command, start, places.home)]
     return Script(commands, list(dict.fromkeys(problems)), walker.bombs, dict(variables.known))

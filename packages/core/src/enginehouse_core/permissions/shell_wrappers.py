@@ -7,12 +7,16 @@ dangerous.
 import re
 from dataclasses import dataclass, field
 
-from enginehouse_core.permissions.places import Finding, Places
+from enginehouse_core.permissions.places import Finding
 from enginehouse_core.permissions.shell_options import read_options
 from enginehouse_core.permissions.shell_words import UNKNOWN_WORDS, Word, plain
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "csh", "tcsh", "rbash"})
 _READ_LIKE_BASH = frozenset({"sh", "bash", "dash"})
+_BASH_ONLY = re.compile(
+    r"\[\[|\(\(|[<>]\(|\$['\"]|&>|>&[^0-9-]|<<<|\|&|\{[^}\s]*[,.][^}\s]*\}|\bfunction\b|\+=|\$\[|;;?&"
+)
+"""What a plain sh reads differently than bash, and would run or write where bash compares or expands."""
 INTERPRETERS = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|tclsh|osascript|Rscript|ts-node)[\d.]*\Z"
 )
@@ -77,7 +81,7 @@ def variable_finding(name: str, *, exported: bool) -> Finding | None:
     return None
 
 
-def unwrap(name: str, words: tuple[Word, ...], places: Places) -> Unwrapped | None:
+def unwrap(name: str, words: tuple[Word, ...]) -> Unwrapped | None:
     """What `words` (the program, called `name`, included) runs; None when it is no wrapper."""
     if name == "command" and len(words) > 1 and (words[1].text or "") in ("-v", "-V"):
         return Unwrapped()
@@ -88,7 +92,7 @@ def unwrap(name: str, words: tuple[Word, ...], places: Places) -> Unwrapped | No
     if name == "xargs":
         return _xargs(words)
     if name == "find":
-        return _find(words, places)
+        return _find(words)
     if name in SHELLS:
         return _shell(name, words)
     if name == "eval":
@@ -221,7 +225,7 @@ def found_word(words: tuple[Word, ...]) -> Word:
     return Word(shown="{}", values=tuple(values), glob=True)
 
 
-def _find(words: tuple[Word, ...], places: Places) -> Unwrapped | None:
+def _find(words: tuple[Word, ...]) -> Unwrapped | None:
     found = Unwrapped()
     position = 0
     while position < len(words):
@@ -293,8 +297,12 @@ def _shell(name: str, words: tuple[Word, ...]) -> Unwrapped | None:
     script = options.operands[0].text if options.operands else None
     if script is None:
         found.findings.append(Finding("dangerous", "its script only appears when it runs"))
+        if options.operands:  # what is written of it counts all the same
+            found.scripts.append(options.operands[0].shown.strip("\"'").replace('\\"', '"').replace("\\$", "$"))
     else:
         found.scripts.append(script)
+        if name != "bash" and _BASH_ONLY.search(script):
+            found.findings.append(Finding("dangerous", f"{name} may read this script differently than bash does"))
     return found
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.file import FILE_NAME, read_transcript
+from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.load import load, open_transcript
 from enginehouse_core.transcript.log import SessionLog
 from enginehouse_core.transcript.repair import closing_bodies
@@ -134,7 +134,7 @@ class Archive:
         try:
             if bodies := closing_bodies(loaded.fold):
                 log = SessionLog(session_id, folder, file, loaded.fold.last_seq, loaded.index)
-                stamped = []
+                stamped: list[bytes] = []
                 for turn_id, body in bodies:
                     delivery = log.stamp(body, turn_id)
                     log.put(delivery)

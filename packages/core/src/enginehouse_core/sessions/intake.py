@@ -5,7 +5,7 @@ one that does need something is taken apart.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio.to_thread
 import msgspec
@@ -26,7 +26,7 @@ from enginehouse_protocol.events import (
 )
 from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import TurnId
-from enginehouse_protocol.permissions import Allow
+from enginehouse_protocol.permissions import Allow, JsonObject
 
 RECORD_BYTES = 1 << 20
 """The largest record; what is longer is spilled to a blob."""
@@ -139,9 +139,9 @@ class Intake:
             case {"diff": str() as diff} if len(diff) > _SPILL_OVER:
                 return value | {"diff": diff[:_KEPT_END], "cut": True}
             case dict():
-                return {key: self._spill(item) for key, item in value.items()}
+                return {key: self._spill(item) for key, item in cast(JsonObject, value).items()}
             case list() | tuple():
-                return [self._spill(item) for item in value]
+                return [self._spill(item) for item in cast(list[Any], value)]
             case _:
                 return value
 

@@ -5,7 +5,7 @@ opening and repairing, once the disk lets it, is the way back.
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Self
 
@@ -172,7 +172,7 @@ class SessionRecord:
     async def blob(self, sha256: str) -> bytes:
         return await anyio.to_thread.run_sync(load_blob, self._folder / BLOBS, sha256)
 
-    async def follow(self, seq: int) -> AsyncIterator[tuple[Delivery, ...]]:
+    async def follow(self, seq: int) -> AsyncGenerator[tuple[Delivery, ...]]:
         """Everything after `seq`, then what happens, until the record is closed.
 
         While nothing can be recorded a `session.state` says why; once it can be again this goes on where it was.

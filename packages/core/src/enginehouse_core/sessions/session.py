@@ -5,7 +5,7 @@ recorded first and then wakes that task. What is true of a session is `record.fo
 the process.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Literal
 
@@ -33,10 +33,12 @@ from enginehouse_protocol.events import (
     MessageWithdrawn,
     QuestionAsked,
     SessionChanged,
-    SessionClosed as SessionClosedBody,
     SessionStateChanged,
     ToolResult,
     ToolUse,
+)
+from enginehouse_protocol.events import (
+    SessionClosed as SessionClosedBody,
 )
 from enginehouse_protocol.hookspecs import SessionFacts
 from enginehouse_protocol.hub import Delivery, QueuedMessage, QueueState, Receipt
@@ -52,7 +54,7 @@ INTERRUPT_S = 1.5
 class Session:
     """An open session. Run `drive` as a task; the public methods may be called from any other."""
 
-    def __init__(  # noqa: PLR0913 wired in one place, the hub
+    def __init__(
         self,
         record: SessionRecord,
         seat: EngineSeat,
@@ -222,7 +224,7 @@ class Session:
     # --- views ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def attach(self, after: int, *, can_answer: bool) -> AsyncIterator["SessionView"]:
+    async def attach(self, after: int, *, can_answer: bool) -> AsyncGenerator["SessionView"]:
         self._answering_views += can_answer
         try:
             yield SessionView(self.record, after)

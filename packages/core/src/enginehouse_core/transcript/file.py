@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from enginehouse_core.transcript.blobs import digest_of, sync_folder
 from enginehouse_core.transcript.scan import Header, Scan, encode_header, scan
@@ -47,7 +48,7 @@ class TranscriptFile:
         """Why this writer will never write again; reopening reads what is really there."""
 
     @classmethod
-    def create(cls, folder: Path, session_id: SessionId) -> "TranscriptFile":
+    def create(cls, folder: Path, session_id: SessionId) -> Self:
         """A new session's file, header included.
 
         Raises:
@@ -72,7 +73,7 @@ class TranscriptFile:
         return file
 
     @classmethod
-    def open(cls, folder: Path, session_id: SessionId) -> "TranscriptFile":
+    def open(cls, folder: Path, session_id: SessionId) -> Self:
         """An existing file, locked. `prepare` it before appending unless it is known to be clean.
 
         Raises:
@@ -138,7 +139,7 @@ class TranscriptFile:
             at += len(line) + 1
         try:
             self._write(b"\n".join(lines) + b"\n")
-            _sync_data(self._descriptor)
+            self._sync()
         except OSError as error:
             self._cut_back(start, error)
             what = "the disk is full" if error.errno in NO_SPACE else str(error.strerror)
@@ -151,6 +152,13 @@ class TranscriptFile:
             written = os.write(self._descriptor, view)
             self.size_bytes += written
             view = view[written:]
+
+    def _sync(self) -> None:
+        full_sync = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone does not reach the platter there
+        if full_sync is not None:
+            fcntl.fcntl(self._descriptor, full_sync)
+        else:
+            os.fdatasync(self._descriptor)
 
     def _cut_back(self, start: int, error: OSError) -> None:
         if error.errno not in NO_SPACE:
@@ -178,11 +186,3 @@ def _locked(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise TranscriptUnavailable(f"{path} is being written by another process") from error
     return descriptor
-
-
-def _sync_data(descriptor: int) -> None:
-    full_sync = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone does not reach the platter there
-    if full_sync is not None:
-        fcntl.fcntl(descriptor, full_sync)
-    else:
-        os.fdatasync(descriptor)

@@ -9,7 +9,7 @@ group. Source of the shape: a shared log with a cursor per view needs no queue p
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -226,7 +226,7 @@ class SessionLog:
 
         return await anyio.to_thread.run_sync(read)
 
-    async def follow(self, seq: int) -> AsyncIterator[tuple[Delivery, ...]]:
+    async def follow(self, seq: int) -> AsyncGenerator[tuple[Delivery, ...]]:
         """Everything visible after `seq`, then what becomes visible, in batches. One cursor; no queue.
 
         A reader that was too slow for the ring gets the durable events it missed from the file.

@@ -5,6 +5,7 @@ was may have, and nobody knows how it ended.
 """
 
 from enginehouse_core.transcript.fold import SessionFold
+from enginehouse_protocol.content import Text
 from enginehouse_protocol.events import (
     DurableBody,
     PermissionDecided,
@@ -12,7 +13,6 @@ from enginehouse_protocol.events import (
     ToolResult,
     TurnFailed,
 )
-from enginehouse_protocol.content import Text
 from enginehouse_protocol.ids import TurnId
 from enginehouse_protocol.permissions import Expired
 

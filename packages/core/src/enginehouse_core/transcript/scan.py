@@ -5,6 +5,7 @@ normally one record; where it is not, the records inside it are looked for by th
 """
 
 import bisect
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Literal
@@ -210,7 +211,7 @@ def _unread(piece: bytes, offset: int) -> list[Damage]:
 def _in_order(records: list[Record]) -> tuple[list[Record], list[Damage]]:
     """The longest run of records whose seqs rise. One record that strayed cannot hide those after it."""
     seqs = [record.event.seq for record in records]
-    if all(earlier < later for earlier, later in zip(seqs, seqs[1:], strict=False)):
+    if all(earlier < later for earlier, later in itertools.pairwise(seqs)):
         return records, []
     tails: list[int] = []  # smallest last seq of a rising run of each length
     tail_index: list[int] = []

@@ -67,19 +67,20 @@ def end_leftovers(folder: Path) -> list[CommandRecord]:
 
     Returns the records of the commands that were still running. A record whose processes could not be ended stays.
     """
-    return end_recorded(folder, _records_in(folder))
+    records = _records_in(folder)
+    return end_recorded(folder, records) if records else []
 
 
 def end_recorded(folder: Path, records: Iterable[CommandRecord]) -> list[CommandRecord]:
+    marked = process_tree.running_commands()
     ended: list[CommandRecord] = []
     for record in records:
-        if _is(record.owner_pid, record.owner_started) and record.boot == _boot():
+        of_this_boot = record.boot in ("", _boot())
+        if of_this_boot and _is(record.owner_pid, record.owner_started):
             continue
-        if record.boot in ("", _boot()):
-            found = _living(record)
+        if of_this_boot and (record.token in marked or _root_of(record) is not None):
+            ended.append(record)
             survivors = process_tree.end(lambda record=record: _living(record), grace_s=0.3, limit_s=_LIMIT_S)
-            if found:
-                ended.append(record)
             if survivors:
                 pids = ", ".join(str(one.pid) for one in survivors)
                 _log.warning("a command of session %s cannot be ended: processes %s", record.session_id, pids)
@@ -89,8 +90,12 @@ def end_recorded(folder: Path, records: Iterable[CommandRecord]) -> list[Command
 
 
 def _living(record: CommandRecord) -> list[process_tree.Process]:
-    root = record.pid if record.pid is not None and _is(record.pid, record.started) else None
-    return process_tree.of_command(record.token, root, since=record.started or 0)
+    return process_tree.of_command(record.token, _root_of(record), since=record.started or 0)
+
+
+def _root_of(record: CommandRecord) -> int | None:
+    """The leader of the command's session, if the process with this pid still is it."""
+    return record.pid if record.pid is not None and _is(record.pid, record.started) else None
 
 
 def _is(pid: int, started: int | None) -> bool:

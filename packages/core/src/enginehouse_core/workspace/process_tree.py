@@ -86,7 +86,13 @@ def descendants(pid: int) -> list[Process]:
 def of_session(session_id: str) -> list[Process]:
     """What lives and carries the marker of this session. On macOS the system hides the environment of its own
     programs, so there it is not everything."""
-    return [one for one in processes().values() if one.alive and _carries(one.pid, SESSION_MARKER, session_id)]
+    return [one for one in processes().values() if one.alive and _variable(one.pid, SESSION_MARKER) == session_id]
+
+
+def running_commands() -> set[str]:
+    """The markers of all commands of which anything lives; macOS as above."""
+    found = (_variable(one.pid, COMMAND_MARKER) for one in processes().values() if one.alive)
+    return {token for token in found if token is not None}
 
 
 def of_command(token: str, root: int | None, *, since: int, recent: bool = False) -> list[Process]:
@@ -103,7 +109,7 @@ def of_command(token: str, root: int | None, *, since: int, recent: bool = False
         members = {pid for pid, one in table.items() if root in (pid, one.session, one.group)}
         _below(table, members)
     for pid, one in table.items():
-        if pid not in members and one.alive and _carries(pid, COMMAND_MARKER, token):
+        if pid not in members and one.alive and _variable(pid, COMMAND_MARKER) == token:
             members.add(pid)
     return [table[pid] for pid in _below(table, members) if table[pid].alive]
 
@@ -263,23 +269,26 @@ def _ourselves_and_ancestors() -> dict[int, Process]:
     return kin
 
 
-def _carries(pid: int, name: str, value: str) -> bool:
+def _variable(pid: int, name: str) -> str | None:
+    """What this variable is in the environment the process was started with; None also when we may not see it."""
     if not _LINUX:
-        return f" {name}={value}" in _run_ps(["-E", "-ww", "-o", "command=", "-p", str(pid)])
-    wanted = f"\0{name}={value}\0".encode()
+        words = f" {_run_ps(['-E', '-ww', '-o', 'command=', '-p', str(pid)])} ".partition(f" {name}=")
+        return words[2].partition(" ")[0] if words[1] else None
+    wanted = f"\0{name}=".encode()
     for _ in range(3):
         try:
             environment = _content(f"/proc/{pid}/environ")
         except OSError:
-            return False  # gone, or another user's
+            return None  # gone, or another user's
         if environment:
-            return wanted in b"\0" + environment
+            _, found, rest = (b"\0" + environment).partition(wanted)
+            return rest.partition(b"\0")[0].decode(errors="replace") if found else None
         try:
             os.readlink(f"/proc/{pid}/exe")
         except OSError:
-            return False  # the kernel's own
+            return None  # the kernel's own
         time.sleep(0.001)  # it is just being replaced by another program
-    return False
+    return None
 
 
 def _pids() -> list[int]:

@@ -31,6 +31,7 @@ VERSION = openai.__version__
 _CLOSE_S = 1.0
 _LIST_S = 15.0
 _NO_BODY = b""
+_FAILURES = (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
 
 
 class ModelClient:
@@ -40,16 +41,23 @@ class ModelClient:
         """Raises `EngineError` for an address or a key that cannot be one."""
         given = access.provider.base_url if access.provider is not None else None
         self.base_url = (given or DEFAULT_BASE_URL).rstrip("/")
-        self.errors = ProviderErrors(self.base_url, access.secret)
+        self.address = _without_credentials(self.base_url)
+        """The base URL as people and models may see it."""
+        self.errors = ProviderErrors(self.address, access.secret)
         self._options = options
         self._headers: dict[str, str | openai.Omit]
         try:
             address = urlsplit(self.base_url)
+            _ = address.port  # raises for one that is no number
         except ValueError:
             address = urlsplit("")
         if address.scheme not in {"http", "https"} or not address.hostname:
             raise self.errors.make(
                 "provider.bad_address", "not a web address", advice="a base URL begins with http:// or https://"
+            )
+        if address.username or address.password:
+            raise self.errors.make(
+                "provider.bad_address", "has a password in it", advice="store the API key as a secret instead"
             )
         key = access.secret.reveal().strip() if access.secret is not None else ""
         if not key.isascii() or not key.isprintable() or " " in key:
@@ -66,15 +74,16 @@ class ModelClient:
             verify=_trusted(address.scheme, access.environment),
             proxy=proxy_for(self.base_url, access.environment),
         )
-        self._openai = openai.AsyncOpenAI(
-            api_key=key or "none",  # the package insists on one
-            organization="",
-            project="",
-            base_url=self.base_url,
-            max_retries=0,
-            timeout=timeout,
-            http_client=self._http,
-        )
+        with self._translated():
+            self._openai = openai.AsyncOpenAI(
+                api_key=key or "none",  # the package insists on one
+                organization="",
+                project="",
+                base_url=self.base_url,
+                max_retries=0,
+                timeout=timeout,
+                http_client=self._http,
+            )
         self._headers = {"Accept-Encoding": "identity"} | dict.fromkeys(_ambient_headers(), openai.Omit())
         if not key:
             self._headers["Authorization"] = openai.Omit()
@@ -154,7 +163,7 @@ class ModelClient:
         except openai.APIStatusError as error:
             body = error.response.content if error.response.is_stream_consumed else _NO_BODY
             raise self.errors.of_status(error.status_code, error.response.headers, body) from error
-        except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, OSError) as error:
+        except (*_FAILURES, ValueError) as error:  # the latter: an address that is none, found out late
             raise self._broken(error) from error
 
     def _broken(self, error: BaseException) -> EngineError:
@@ -208,6 +217,13 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
         if entry.strip() == "*" or (name and (f".{host}".endswith(f".{name}") or f"{host}:{port}" == name)):
             return None
     return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _without_credentials(base_url: str) -> str:
+    """A base URL may carry a password or, in its query, a key."""
+    scheme, separator, rest = base_url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _ambient_headers() -> list[str]:

@@ -55,8 +55,10 @@ class EventLines:
             yield event
 
     def _take(self, line: bytes) -> tuple[bytes, ...] | None:
-        if line.startswith(b"data:"):
-            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+        if line[:6] == b"data: ":
+            self._data.append(line[6:])
+        elif line[:5] == b"data:":
+            self._data.append(line[5:])
         elif not line:
             if self._data:
                 event = tuple(self._data)

@@ -34,17 +34,20 @@ from enginehouse_protocol.events import (
     StepHeader,
     StepStarted,
     ToolResult,
+    ToolUse,
 )
 from enginehouse_protocol.ids import CallId, MessageId, ReplyId, TurnId, new_message_id, new_reply_id
 from enginehouse_protocol.permissions import JsonObject
 from enginehouse_protocol.settings import SessionSettings
 
 _AT_ONCE = 8
-_RECORD_S = 1.0
-"""How long recording what happened may take once a turn is being ended."""
+_RECORD_S = 0.6
+"""How long an interrupt may have to wait for what happened to be recorded."""
 _AFTER_DONE_S = 0.25
 """How long to read on after `[DONE]`, so that the connection can be used again."""
 _MAX_LISTED_MODELS = 20
+_MAY_HAVE_COUNTED = frozenset({"provider.timeout", "provider.cut_stream"})
+"""Failures before an answer that do not prove that the model did nothing."""
 
 
 @dataclass(kw_only=True)
@@ -55,8 +58,8 @@ class _Answer:
     reply_id: ReplyId
     translator: Translator
     started_s: float
-    began: bool = False
-    """The server accepted the request, so it counts tokens."""
+    counts: bool = True
+    """Whether tokens may have been counted. False only when the request surely did nothing."""
 
 
 class OpenAICompatibleSession:
@@ -125,7 +128,6 @@ class OpenAICompatibleSession:
                 if (end := await self._step(step)) is not None:
                     return end
         except BaseException:
-            await self._close()
             raise
         return TurnEnd(stop="max_steps", detail=f"{turn.limits.max_steps} model calls")
 
@@ -180,7 +182,7 @@ class OpenAICompatibleSession:
                 listed = ", ".join(names[:_MAX_LISTED_MODELS]) or "none"
                 more = f" and {len(names) - _MAX_LISTED_MODELS} more" if len(names) > _MAX_LISTED_MODELS else ""
                 raise EngineError(
-                    f"no model was chosen; {self._client.base_url} lists: {listed}{more}", code="engine.model_needed"
+                    f"no model was chosen; {self._client.address} lists: {listed}{more}", code="engine.model_needed"
                 )
             self._only_model = names[0]
         return self._only_model
@@ -200,9 +202,10 @@ class OpenAICompatibleSession:
             EngineError: there is none, or it was cut. What had come is left in `answer`.
         """
         translator = answer.translator
+        answered = False
         try:
             async with self._client.answer(body) as chunks:
-                answer.began = True
+                answered = True
                 async for data in chunks:
                     for delta in translator.feed(data):
                         await self._port.emit(delta)
@@ -211,7 +214,8 @@ class OpenAICompatibleSession:
                 with anyio.move_on_after(_AFTER_DONE_S):
                     async for _ in chunks:
                         pass
-        except EngineError:
+        except EngineError as error:
+            answer.counts = answered or error.code in _MAY_HAVE_COUNTED
             if not translator.settled:
                 raise
         deltas, reply = translator.end()
@@ -230,20 +234,27 @@ class OpenAICompatibleSession:
         return reply
 
     async def _record(self, answer: _Answer, reply: Reply, calls: tuple[Prepared, ...]) -> None:
-        """Everything of one reply at once: an interrupt comes before all of it or after all of it."""
-        with anyio.move_on_after(_RECORD_S, shield=True) as deadline:
-            self._answer = None
-            for body in _bodies(answer, reply, complete=True):
+        """Everything of one reply at once, so that an interrupt comes before all of it or after all of it.
+
+        Where the record is slow, what is left waits like everything else, and an interrupt may come in between.
+        """
+        self._answer = None
+        waiting = deque[DurableEngineBody]([*_bodies(answer, reply, complete=True), *(call.use for call in calls)])
+        with anyio.move_on_after(_RECORD_S, shield=True):
+            await self._emit_all(waiting)
+        await self._emit_all(waiting)
+
+    async def _emit_all(self, waiting: deque[DurableEngineBody]) -> None:
+        while waiting:
+            body = waiting.popleft()  # it is queued even if waiting for the record is cut short
+            if isinstance(body, ToolUse):
+                self._uses[body.call_id] = None
+            try:
                 await self._port.emit(body)
-            for call in calls:
-                self._uses[call.use.call_id] = None
-                try:
-                    await self._port.emit(call.use)
-                except MalformedData:
-                    del self._uses[call.use.call_id]
-                    raise
-        if deadline.cancelled_caught:
-            raise TranscriptUnavailable(f"recording a reply took longer than {_RECORD_S:g} s")
+            except MalformedData:
+                if isinstance(body, ToolUse):
+                    del self._uses[body.call_id]
+                raise
 
     async def _carry_out(self, calls: tuple[Prepared, ...]) -> None:
         if len(calls) < 2 or not all(call.only_looks for call in calls):
@@ -296,7 +307,7 @@ def _bodies(answer: _Answer, reply: Reply, *, complete: bool) -> list[DurableEng
                 duration_ms=round((time.monotonic() - answer.started_s) * 1000),
             )
         )
-    if answer.began:
+    if answer.counts:
         bodies.append(reply.usage)
     return bodies
 
@@ -310,19 +321,21 @@ def _turn_end(reply: Reply, calls: tuple[Prepared, ...]) -> TurnEnd | None:
     if calls:
         return None
     if reply.refused:
-        return TurnEnd(stop="refused", detail=reply.text if reply.finish != "content_filter" else "content filter")
+        return TurnEnd(
+            stop="refused", detail="content filter" if reply.finish == "content_filter" else "the model refused"
+        )
     return TurnEnd(stop="end")
 
 
 async def _side_by_side(jobs: list[Callable[[], Awaitable[None]]]) -> None:
     """Run all of them. The first error ends the others and comes out as itself, not as a group."""
-    failed: list[EngineError | TranscriptUnavailable] = []
+    failed: list[Exception] = []
     async with anyio.create_task_group() as group:
 
         async def guarded(job: Callable[[], Awaitable[None]]) -> None:
             try:
                 await job()
-            except (EngineError, TranscriptUnavailable) as error:
+            except Exception as error:  # noqa: BLE001 - raised again below
                 failed.append(error)
                 group.cancel_scope.cancel()
 

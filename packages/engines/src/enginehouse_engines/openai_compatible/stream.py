@@ -4,7 +4,9 @@ Rule: whatever a server sends, the answer is one of three: a whole reply, a repl
 provider's own words. Nothing is guessed into a success, and text that came before a fault is kept.
 """
 
+import itertools
 import json
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -104,11 +106,8 @@ class Translator:
 
     def _deltas(self) -> Iterator[MessageDelta | ReasoningDelta]:
         fresh, self._fresh = self._fresh, []
-        while fresh:
-            kind = fresh[0][0]
-            length = next((i for i, (other, _) in enumerate(fresh) if other != kind), len(fresh))
-            text = "".join(piece for _, piece in fresh[:length])
-            del fresh[:length]
+        for kind, pieces in itertools.groupby(fresh, operator.itemgetter(0)):
+            text = "".join(piece for _, piece in pieces)
             if kind == "text":
                 yield MessageDelta(message_id=self._message_id, text=text)
             else:
@@ -135,7 +134,8 @@ class Translator:
         if fault := _fault_in(chunk):
             self._fault = fault
             return
-        self._read_usage(chunk.get("usage"))
+        if usage := chunk.get("usage"):
+            self._read_usage(usage)
         choices: Any = chunk.get("choices")
         if not isinstance(choices, list):
             return
@@ -147,7 +147,8 @@ class Translator:
         if fault := _fault_in(choice):
             self._fault = fault
             return
-        self._read_usage(choice.get("usage"))
+        if usage := choice.get("usage"):
+            self._read_usage(usage)
         delta: Any = choice.get("delta") or choice.get("message")
         if isinstance(delta, dict):
             self._delta(cast(JsonObject, delta))
@@ -155,7 +156,8 @@ class Translator:
             self._finish = finish
 
     def _delta(self, delta: JsonObject) -> None:
-        self._say("reasoning", delta.get("reasoning_content") or delta.get("reasoning"))
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            self._say("reasoning", reasoning)
         content: Any = delta.get("content")
         if isinstance(content, list):
             for part in cast(list[Any], content):

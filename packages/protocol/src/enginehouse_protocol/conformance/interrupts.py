@@ -65,6 +65,7 @@ class Interrupts:
     ) -> None:
         """`interrupt` may come before `run`: nothing is done then, and only that turn is meant."""
         need(harness, "run_command")
+        harness.expect(Reply(uses=(RunCommand("touch ran"),)), Reply(pieces=("too far",)))
         async with opened(harness, tmp_path) as it:
             with anyio.fail_after(5):
                 end = await it.port.run(_InterruptedFirst(it.session), "go")

@@ -103,15 +103,16 @@ class TempWorkspace:
         started = time.monotonic()
         output = bytearray()
         ended: Literal["exited", "timed_out"] = "exited"
-        process = await anyio.open_process(
-            ["/bin/sh", "-c", command],
-            cwd=folder,
-            env=self._environment,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            start_new_session=True,
-        )
+        with anyio.CancelScope(shield=True):  # cancelled half-way, what it started would be nobody's
+            process = await anyio.open_process(
+                ["/bin/sh", "-c", command],
+                cwd=folder,
+                env=self._environment,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=STDOUT,
+                start_new_session=True,
+            )
         assert process.stdout is not None
         try:
             with anyio.move_on_after(time_limit_s) as limit:

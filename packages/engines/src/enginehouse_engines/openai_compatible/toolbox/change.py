@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import anyio.to_thread
 import msgspec
 
 from enginehouse_engines.openai_compatible.text_files import (
@@ -21,14 +20,20 @@ from enginehouse_engines.openai_compatible.text_files import (
     edited,
 )
 from enginehouse_engines.openai_compatible.toolbox.look import MAX_FILE_BYTES
-from enginehouse_engines.openai_compatible.toolbox.tool import OnText, Outcome, ToolRefused, shown_path, understood
+from enginehouse_engines.openai_compatible.toolbox.tool import (
+    OnText,
+    Outcome,
+    ToolRefused,
+    beside_the_loop,
+    shown_path,
+    understood,
+)
 from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.errors import EnginehouseError
 from enginehouse_protocol.permissions import JsonObject, ToolKind
 from enginehouse_protocol.workspace import FileContent, Workspace
 
 _MUST_NOT_EXIST = ""
-_ON_THE_LOOP_CHARS = 64 * 1024
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +82,7 @@ class WriteFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return _Written(data=self.content.encode(), expected_sha256=_MUST_NOT_EXIST, change=change)
         content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
         try:
-            file = decode(content.data)
+            file = await beside_the_loop(decode, content.data, len(content.data))
         except NotText:
             change = FileChange(path=name, change="modified")
             return _Written(data=self.content.encode(), expected_sha256=content.sha256, change=change)
@@ -121,9 +126,10 @@ class EditFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     async def prepared(self, workspace: Workspace) -> _Written:
         """Raises `ToolRefused` when it cannot be done as asked."""
         content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
-        file = self._text(content)
+        file = await self._text(content)
+        edits = tuple(Replacement(old=edit.old, new=edit.new) for edit in self.edits)
         try:
-            text = edited(file.text, tuple(Replacement(old=edit.old, new=edit.new) for edit in self.edits))
+            text = await beside_the_loop(lambda before: edited(before, edits), file.text, len(file.text))
         except EditRefused as error:
             raise ToolRefused(f"{self.path!r} was not changed: {error}") from error
         try:
@@ -136,9 +142,9 @@ class EditFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         change = await _change(shown_path(workspace, self.path), file.text, text)
         return _Written(data=data, expected_sha256=content.sha256, change=change)
 
-    def _text(self, content: FileContent) -> TextFile:
+    async def _text(self, content: FileContent) -> TextFile:
         try:
-            return decode(content.data)
+            return await beside_the_loop(decode, content.data, len(content.data))
         except NotText as error:
             raise ToolRefused(f"{self.path!r} is not a text file: {error}") from error
 
@@ -174,7 +180,5 @@ class EditFile:
 
 
 async def _change(path: str, before: str | None, after: str) -> FileChange:
-    """Large diffs are made beside the event loop."""
-    if len(before or "") + len(after) <= _ON_THE_LOOP_CHARS:
-        return change_of(path, before, after)
-    return await anyio.to_thread.run_sync(change_of, path, before, after)
+    size = len(before or "") + len(after)
+    return await beside_the_loop(lambda old: change_of(path, old, after), before, size)

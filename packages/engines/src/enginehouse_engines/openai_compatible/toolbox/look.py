@@ -8,7 +8,14 @@ from typing import ClassVar
 import msgspec
 
 from enginehouse_engines.openai_compatible.text_files import NotText, decode
-from enginehouse_engines.openai_compatible.toolbox.tool import OnText, Outcome, ToolRefused, capped, understood
+from enginehouse_engines.openai_compatible.toolbox.tool import (
+    OnText,
+    Outcome,
+    ToolRefused,
+    beside_the_loop,
+    capped,
+    understood,
+)
 from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.permissions import JsonObject, ToolKind
 from enginehouse_protocol.workspace import Workspace
@@ -44,7 +51,7 @@ class ReadFilePlan(_Looks, frozen=True, kw_only=True, forbid_unknown_fields=True
     async def run(self, workspace: Workspace, _on_text: OnText) -> Outcome:
         content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
         try:
-            file = decode(content.data)
+            file = await beside_the_loop(decode, content.data, len(content.data))
         except NotText as error:
             raise ToolRefused(f"{self.path!r} is not a text file: {error}") from error
         if not file.text:

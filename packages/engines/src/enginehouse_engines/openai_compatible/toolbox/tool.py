@@ -7,6 +7,7 @@ said yes. What it gives back is bounded and says what is missing.
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
+import anyio.to_thread
 import msgspec
 
 from enginehouse_protocol.content import FileChange
@@ -17,6 +18,10 @@ from enginehouse_protocol.workspace import Workspace
 MAX_OUTPUT_CHARS = 40_000
 """Of one tool result, as the model gets it."""
 _MAX_DEPTH = 64
+_ON_THE_LOOP = 128 * 1024
+"""Bytes or characters that are decoded or compared on the event loop."""
+GivenT = TypeVar("GivenT")
+ResultT = TypeVar("ResultT")
 InputT = TypeVar("InputT", bound=msgspec.Struct)
 OnText = Callable[[str], Awaitable[None]]
 
@@ -138,6 +143,13 @@ def capped(text: str, limit: int = MAX_OUTPUT_CHARS) -> str:
         return text
     head, tail = limit * 2 // 3, limit - limit * 2 // 3
     return f"{text[:head]}\n[… {len(text) - limit} characters not shown …]\n{text[-tail:]}"
+
+
+async def beside_the_loop(function: Callable[[GivenT], ResultT], given: GivenT, size: int) -> ResultT:
+    """`function(given)`, in a worker thread when there is so much of it that others would notice."""
+    if size <= _ON_THE_LOOP:
+        return function(given)
+    return await anyio.to_thread.run_sync(function, given)
 
 
 def shown_path(workspace: Workspace, path: str) -> str:
