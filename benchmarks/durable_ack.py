@@ -44,10 +44,11 @@ async def _measure(folder: Path) -> tuple[float, float, float]:
     session_id = new_session_id()
     file = Counting.create(folder / session_id, session_id)
     log = SessionLog(session_id, folder / session_id, file, 0, SeqIndex())
+    bare: list[float] = []
+    ours: list[float] = []
+    per_sync = 0.0
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(log.write)
-        bare: list[float] = []
-        ours: list[float] = []
         descriptor = os.open(folder / "bare", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         line = log.stamp(BODY, None).line + b"\n"
         for _ in range(ACKS):

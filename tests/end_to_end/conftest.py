@@ -5,9 +5,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from end_to_end.person import PATIENCE_S, Person
 from model_server import ChatRequest, Distant, server_in_thread
 from model_server.programs import Script
+
 
 class Introduction:
     """Makes a person whose model plays a script. `server` is the last one made."""

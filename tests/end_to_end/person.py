@@ -9,19 +9,18 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 ENGINEHOUSE = str(Path(sysconfig.get_path("scripts")) / "enginehouse")
 PATIENCE_S = 60
-_ON_A_TERMINAL = (
-    "import fcntl,os,sys,termios;fcntl.ioctl(2,termios.TIOCSCTTY,0);os.execv(sys.argv[1],sys.argv[1:])"
-)
+_ON_A_TERMINAL = "import fcntl,os,sys,termios;fcntl.ioctl(2,termios.TIOCSCTTY,0);os.execv(sys.argv[1],sys.argv[1:])"
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,11 @@ class Person:
             self.environment |= {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "sk-end-to-end-0123456789"}
 
     def runs(
-        self, *arguments: str | bytes, typed: bytes = b"", cwd: Path | None = None, also: Mapping[str, str] | None = None
+        self,
+        *arguments: str | bytes,
+        typed: bytes = b"",
+        cwd: Path | None = None,
+        also: Mapping[str, str] | None = None,
     ) -> Ended:
         """Run a command to its end; stdin is a pipe with `typed` in it."""
         ended = subprocess.run(
@@ -71,16 +74,23 @@ class Person:
         )
         return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode(), ended.stdout)
 
-    def starts(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        """Start a command that nobody can be asked by. The caller waits for it."""
-        return subprocess.Popen(
+    @contextmanager
+    def starts(self, *arguments: str, stdout: int = subprocess.PIPE) -> "Iterator[subprocess.Popen[bytes]]":
+        """Start a command that can ask nobody. What still runs at the end is killed."""
+        process = subprocess.Popen(
             [ENGINEHOUSE, *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             cwd=self.project,
             env=self.environment,
         )
+        with process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
 
     def sits_at(self, *arguments: str, piped: bool = False, also: Mapping[str, str] | None = None) -> "Terminal":
         """Run a command on a terminal of its own; `piped`: only its stdout goes elsewhere."""
@@ -110,7 +120,7 @@ class Terminal:
         self.shown = ""
         self._read_to = 0
 
-    def __enter__(self) -> "Terminal":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,6 +4,7 @@ Rule: what happened is read from the disk and from what the model was told, not 
 """
 
 import pytest
+
 from end_to_end.conftest import Introduction
 from model_server import Call, call, reply
 
@@ -51,7 +52,11 @@ def test_the_matrix_holds_through_run(meet: Introduction, mode: str, risk: str) 
         "ask": ("expired", "expiry"),
     }[verdict]
     assert ended.code == (4 if verdict == "ask" else 0)
-    ran = "the text" in meet.asked()[-1].tool_results[0].text if risk == "safe" else (person.project / "made.txt").exists()
+    ran = (
+        "the text" in meet.asked()[-1].tool_results[0].text
+        if risk == "safe"
+        else (person.project / "made.txt").exists()
+    )
     assert ran is (verdict == "allow")
     assert (person.home / "doomed").exists() is not (risk == "critical" and verdict == "allow")
     assert [body["status"] for body in ended.bodies("tool.result")] == ["ok" if verdict == "allow" else "denied"]

@@ -2,11 +2,11 @@
 
 import os
 import signal
-import subprocess
 
 import pytest
+
 from end_to_end.conftest import Introduction
-from end_to_end.person import ENGINEHOUSE, PATIENCE_S, Person
+from end_to_end.person import PATIENCE_S, Person
 from model_server import call, fault, hold, reply
 
 WRITE_NOTE = call("write_file", {"path": "note.txt", "content": "hello\n"})
@@ -82,7 +82,9 @@ def test_a_failed_turn_is_exit_code_1_and_no_answer(meet: Introduction) -> None:
         (("fix", "the", "test"), "unrecognized arguments"),
     ],
 )
-def test_a_wrong_call_is_exit_code_2_and_makes_no_session(person: Person, arguments: tuple[str, ...], says: str) -> None:
+def test_a_wrong_call_is_exit_code_2_and_makes_no_session(
+    person: Person, arguments: tuple[str, ...], says: str
+) -> None:
     ended = person.runs("run", *arguments)
     assert ended.code == 2, ended.err
     assert says in ended.err
@@ -114,7 +116,11 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_settings(me
     person.profile.mkdir(mode=0o700)
     (person.profile / "settings.toml").write_text('model = "a"\neffort = "low"\n')
     (person.profile / "settings.toml").chmod(0o600)
-    for also, flags, model in (({}, (), "a"), ({"ENGINEHOUSE_MODEL": "b"}, (), "b"), ({"ENGINEHOUSE_MODEL": "b"}, ("-m", "c"), "c")):
+    for also, flags, model in (
+        ({}, (), "a"),
+        ({"ENGINEHOUSE_MODEL": "b"}, (), "b"),
+        ({"ENGINEHOUSE_MODEL": "b"}, ("-m", "c"), "c"),
+    ):
         assert person.runs("run", *flags, "hello", also=also).code == 0
         assert meet.asked()[-1].model == model
 
@@ -223,15 +229,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(meet: Introduction) -> No
     person = meet(reply("a word " * 20_000))
     reader, writer = os.pipe()
     os.close(reader)
-    with subprocess.Popen(
-        [ENGINEHOUSE, "run", "--json", "talk"],
-        stdin=subprocess.DEVNULL,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        cwd=person.project,
-        env=person.environment,
-    ) as process:
+    with person.starts("run", "--json", "talk", stdout=writer) as process:
         os.close(writer)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (141, b"")
-

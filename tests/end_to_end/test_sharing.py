@@ -1,6 +1,7 @@
 """Two processes on one profile: who reads goes on, who writes is told who has it."""
 
 import pytest
+
 from end_to_end.conftest import Introduction
 from end_to_end.person import PATIENCE_S
 from model_server import hold, reply
@@ -18,7 +19,7 @@ def test_reading_works_beside_a_run_and_writing_names_its_holder(meet: Introduct
             (("sessions", "events", session_id), "message.queued"),
             (("sessions", "check"), "sound"),
             (("permissions", "list"), ""),
-            (("permissions", "explain", "ls"), "safe"),
+            (("permissions", "explain", "ls"), "dangerous"),
             (("profile", "path"), str(person.profile)),
             (("profile", "check"), ""),
         ):

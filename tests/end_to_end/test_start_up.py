@@ -4,12 +4,15 @@ import subprocess
 import sys
 
 import pytest
+
 from end_to_end.person import Person
 
 HEAVY = ("anyio", "msgspec", "pydantic", "rich", "ctypes", "asyncio", "typing", "logging", "subprocess", "shutil")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], ["run", "--help"], ["sessions", "check", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["--version"], ["run", "--help"], ["sessions", "check", "--help"]]
+)
 def test_help_and_version_load_nothing_heavy(arguments: list[str]) -> None:
     looked = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "enginehouse", *arguments],

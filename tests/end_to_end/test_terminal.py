@@ -1,12 +1,14 @@
 """`enginehouse run` on a terminal: asking, answering, interrupting."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
+from select import select
 
 from end_to_end.conftest import Introduction
-from end_to_end.person import PATIENCE_S
+from end_to_end.person import PATIENCE_S, Person
 from model_server import call, hold, reply
 
 WRITE = call("write_file", {"path": "src/note.txt", "content": "hello\n"})
@@ -120,20 +122,27 @@ def test_ctrl_c_while_asked_withdraws_the_question_and_leaves_the_session_usable
     person = meet([reply(calls=[WRITE]), reply("Welcome back.")])
     with person.sits_at("run", "write") as terminal:
         terminal.until(ASK)
+        pressed_at_ms = time.time() * 1000
         terminal.presses_ctrl_c()
         terminal.until("no answer is needed any more")
         assert terminal.ends().code == 130
+    assert _ended_at_ms(person) - pressed_at_ms < 2000
     assert not (person.project / "src").exists()
     assert person.runs("run", "-c", "again").out == "Welcome back.\n"
 
 
 def test_ctrl_c_ends_a_running_command_and_what_it_started(meet: Introduction) -> None:
-    person = meet([reply(calls=[call("bash", {"command": "setsid sleep 61.5 & echo go; sleep 62.5"})])])
+    person = meet([reply(calls=[call("bash", {"command": "setsid sleep 61.5 & echo go > ready; sleep 62.5"})])])
+    os.mkfifo(person.project / "ready")
+    ready = os.open(person.project / "ready", os.O_RDONLY | os.O_NONBLOCK)
     with person.sits_at("run", "--mode", "yolo", "sleep") as terminal:
         terminal.until("sleep 62.5")
-        _until_running("sleep 61.5")
+        assert select([ready], [], [], PATIENCE_S)[0]
+        os.close(ready)
+        pressed_at_ms = time.time() * 1000
         terminal.presses_ctrl_c()
         assert terminal.ends().code == 130
+    assert _ended_at_ms(person) - pressed_at_ms < 2000
     assert not _running("sleep 61.5")
     assert not _running("sleep 62.5")
 
@@ -191,6 +200,13 @@ def test_a_moved_project_is_asked_about(meet: Introduction) -> None:
         assert terminal.ends().code == 0
 
 
+def _ended_at_ms(person: Person) -> int:
+    """When the last turn ended, by the record."""
+    events = person.runs("sessions", "events", person.session_id()).events
+    [ended] = [event["at_ms"] for event in events if event["body"]["type"] == "turn.completed"]
+    return ended
+
+
 def _running(command: str) -> bool:
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -201,10 +217,3 @@ def _running(command: str) -> bool:
         if b" ".join(words[:-1]) == command.encode() and state != "Z":
             return True
     return False
-
-
-def _until_running(command: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not _running(command):
-        assert time.monotonic() < deadline, f"{command} never ran"
-        time.sleep(0.02)

@@ -55,8 +55,11 @@ def _leave(code: int) -> None:
             stream.flush()
         except BrokenPipeError:
             code = _BROKEN_PIPE_EXIT if stream is sys.stdout else code
-        except (OSError, ValueError, AttributeError):  # full, closed, or never there
+        except OSError as error:
             code = code or 1
+            os.write(2, f"enginehouse: the output cannot be written: {error.strerror}\n".encode())
+        except (ValueError, AttributeError):  # closed, or never there
+            pass
     os._exit(code)
 
 

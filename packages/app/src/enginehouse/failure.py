@@ -38,7 +38,7 @@ def told(error: Exception) -> int:
     if expected is not None:
         _say(str(expected))
         return MISUSED if isinstance(expected, _MISUSE) else FAILED
-    _say(f"something went wrong inside: {type(error).__name__}: {error}{_written(error)}")
+    _say(_unexpected(error))
     return FAILED
 
 
@@ -52,25 +52,29 @@ def _expected(error: BaseException) -> EnginehouseError | None:
     return None
 
 
-def _written(error: Exception) -> str:
-    """Where the details are, now that they are there."""
+def _unexpected(error: Exception) -> str:
+    """What to say of it, once the details are in the log."""
+    text = f"something went wrong inside: {type(error).__name__}: {error}"
     try:
         from enginehouse.environment import secrets_in
         from enginehouse_core.log import FILE, close_log, configure_log
         from enginehouse_core.masking import Masker
         from enginehouse_core.profile.folders import Folders
 
-        folders = Folders.of(os.environ)
-        configure_log(folders.log, Masker(secrets_in(os.environ)))
+        masker = Masker(secrets_in(os.environ))
+        text = masker.text(text)
+        log = Folders.of(os.environ).log
+        configure_log(log, masker)
         logging.getLogger("enginehouse").error("the command failed unexpectedly", exc_info=error)
         close_log()
-        path = folders.log / FILE
-        return f"; details are in {path}" if path.exists() else ""
+        return f"{text}; details are in {log / FILE}" if (log / FILE).exists() else text
     except Exception:  # noqa: BLE001 the last thing said must not fail
-        return ""
+        return text
 
 
 def _say(text: str) -> None:
+    if sys.stderr is None:  # closed by whoever started us
+        return
     line = " ".join(text.split("\n"))
     printable = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
     sys.stderr.write(f"enginehouse: {printable}\n".encode("utf-8", "replace").decode("utf-8"))

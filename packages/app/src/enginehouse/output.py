@@ -9,21 +9,37 @@ import time
 from collections.abc import Sequence
 
 from enginehouse_hosts.terminal.listing import json_lines, listing
+from enginehouse_protocol.errors import FileUnusable
 from enginehouse_protocol.permissions import JsonObject
 
 
 def put(text: str) -> None:
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    put_lines(text.encode("utf-8", "replace"))
 
 
 def put_lines(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
+    """Raises: BrokenPipeError; FileUnusable: the disk that stdout goes to is full."""
+    if sys.stdout is None:  # closed by whoever started us: nobody wants to know
+        return
+    try:
+        sys.stdout.buffer.write(data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise FileUnusable("stdout", error.strerror or str(error)) from error
+
+
+def flush() -> None:
+    """Show what was put so far."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def remark(text: str) -> None:
     """For a person, beside the answer."""
-    sys.stdout.flush()
-    sys.stderr.write(f"{text}\n")
+    flush()
+    if sys.stderr is not None:
+        sys.stderr.write(f"{text}\n")
 
 
 def put_listing(
@@ -40,7 +56,7 @@ def put_listing(
 
 def table_width() -> int | None:
     """None: no table is wanted."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if sys.stdout is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return None
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 100

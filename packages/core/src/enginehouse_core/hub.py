@@ -71,7 +71,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 class Hub:
-    """Use as an async context manager; entering takes the profile's lock and raises `ProfileLocked` naming its holder."""
+    """Use as an async context manager. Entering takes the profile's lock; `ProfileLocked` names who has it."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Hub:
         (await self._session(params.session_id)).resume_queue()
         return Nothing()
 
-    async def permissions_pending(self, params: Nothing) -> PendingRequests:
+    async def permissions_pending(self, _: Nothing, /) -> PendingRequests:
         pending = [request for session in self._sessions.values() for request in session.flow.pending]
         return PendingRequests(requests=tuple(sorted(pending, key=lambda request: request.request_id)))
 

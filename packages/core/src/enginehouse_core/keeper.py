@@ -68,7 +68,10 @@ def keep() -> bool:
         _keep(program, writer)
     os.close(writer)
     _adopt_orphans()
-    signal.signal(_PARENT_DIED, lambda _number, _frame: None if os.getppid() == keeper else _die_with_everything())
+    signal.signal(
+        _PARENT_DIED,
+        lambda _number, _frame: _stand_still() if _dying.locked() or os.getppid() != keeper else None,
+    )
     _tell_when_parent_dies(_PARENT_DIED)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     # The signal needs the main thread, the pipe does not: whichever comes through first.
@@ -270,12 +273,24 @@ def _watch_pipe(reader: int) -> None:
 _dying = _thread.allocate_lock()
 
 
+def _stand_still() -> NoReturn:
+    """The main thread's last act: it starts nothing more and takes no command's end for a result."""
+    _thread.start_new_thread(_die_with_everything, ())
+    while True:
+        time.sleep(60)
+
+
 def _die_with_everything() -> None:
-    """In the program, after its keeper was killed. The second thread to come here waits, and starts nothing more."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {_PARENT_DIED})
-    _dying.acquire()
+    """In the program, after its keeper was killed; on a thread of its own, whichever is first."""
+    if not _dying.acquire(blocking=False):
+        return
     us = os.getpid()
-    process_tree.end(lambda: process_tree.descendants(us), grace_s=_GRACE_S, limit_s=_DYING_LIMIT_S)
+    os.kill(us, _PARENT_DIED)  # makes the main thread stand still, if it does not yet
+    time.sleep(0.01)
+    # Nothing is reaped: the program's own waiting threads would speak up.
+    process_tree.end(
+        lambda: process_tree.descendants(us) or process_tree.descendants(us), grace_s=_GRACE_S, limit_s=_DYING_LIMIT_S
+    )
     os.kill(us, signal.SIGKILL)
 
 

@@ -4,6 +4,7 @@ Rule: rows are only added. Unlike the verdicts they were collected against a cla
 """
 
 AT_LEAST_DANGEROUS: tuple[str, ...] = (
+    "cat <<E\nx\nE;echo '$(make)'",
     "eval 'cd ~/.ssh'; cat id_rsa",
     "A=a; for i in 1 2; do cat $A; A=~/.ssh/x; done",
     "cat ${X:=~/.ssh/id_rsa}",

@@ -98,3 +98,20 @@ def test_a_second_root_and_the_scratch_folder_are_inside() -> None:
     for path in ("/srv/data/x", "/run/scratch/x"):
         assert judge_command(f"touch {path}", places=places, sandboxed=True).intrinsic == "write"
     assert judge_command("rm -rf /srv/data", places=places, sandboxed=True).intrinsic == "critical"
+
+
+def test_to_a_redirection_a_dash_is_a_file() -> None:
+    assert judged("ls > -").intrinsic == "write"
+    assert judged("cat -").intrinsic == "safe"
+
+
+def test_a_script_only_partly_known_is_judged_by_the_part_that_is() -> None:
+    assert judged('bash -c "rm -rf / $X"').intrinsic == "critical"
+    assert judged("find . -exec bash -c 'rm -rf / {}' \\;").intrinsic == "critical"
+
+
+def test_the_parser_joining_lines_is_noticed() -> None:
+    """The grammar takes `{` and what follows for words of `sh` here, without an error."""
+    found = judged("curl x | tee y | sh\n{ mv a.txt b.txt\n} && true")
+    assert not found.parsed
+    assert found.intrinsic == "critical"

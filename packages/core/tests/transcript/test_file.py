@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_whole_groups_only_and_writing_goes_on_when_there_is_
 
 def test_creating_on_a_full_disk_leaves_nothing_behind(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(b"x" * 256 * 1024)
-    with pytest.raises(TranscriptUnavailable, match="full|No space"):
+    with pytest.raises(TranscriptUnavailable, match="full"):
         TranscriptFile.create(small_disk / "s", SESSION)
     assert not (small_disk / "s").exists()
 

@@ -12,7 +12,7 @@ import pytest
 
 from enginehouse_engines.openai_compatible.render import INTERRUPTED_NOTE, rebuild
 from enginehouse_protocol.content import content_text
-from enginehouse_protocol.engine import TurnLimits
+from enginehouse_protocol.engine import EngineSession, TurnLimits
 from enginehouse_protocol.errors import EngineError, SettingRefused
 from enginehouse_protocol.events import (
     Body,
@@ -476,6 +476,29 @@ async def test_an_interrupt_while_the_list_of_models_is_fetched_ends_the_turn(li
         await asked.wait()
         await it.port.interrupt(it.session)
     assert ended == ["interrupted"]
+
+
+class InterruptingPort(RecordingPort):
+    """Interrupts the turn the moment a message is recorded."""
+
+    session: EngineSession | None = None
+
+    async def emit(self, body: EngineBody) -> None:
+        await super().emit(body)
+        if isinstance(body, MessageAssistant) and self.session is not None:
+            await self.interrupt(self.session)
+
+
+async def test_an_interrupt_while_a_reply_is_recorded_comes_after_all_of_it(live: Start) -> None:
+    calls = [call("bash", {"command": "touch ran"}), call("list_dir", {})]
+    async with live([reply("I will.", calls=calls), reply("yes")], port=InterruptingPort) as it:
+        assert isinstance(it.port, InterruptingPort)
+        it.port.session = it.session
+        assert (await it.port.run(it.session, "go")).stop == "interrupted"
+        assert [use.name for use in it.port.all(ToolUse)] == ["bash", "list_dir"]
+        assert [status for status, _ in results(it.port)] == ["interrupted", "interrupted"]
+        assert it.port.all(UsageUpdated)[0].output_tokens is not None
+        assert it.port.asked == []
 
 
 class FullPort(RecordingPort):

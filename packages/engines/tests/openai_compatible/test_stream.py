@@ -126,6 +126,11 @@ def test_data_over_several_lines_is_one_event() -> None:
     assert translated(body)[1].text == "two lines"
 
 
+def test_the_two_halves_of_a_line_ending_are_not_two_lines() -> None:
+    body = b'data: {"choices": [{"delta":\r\ndata:  {"content": "two lines"}}]}\r\n\r\n'
+    assert translated(*(body[at : at + 1] for at in range(len(body))))[1].text == "two lines"
+
+
 def test_events_without_empty_lines_between_them_are_still_events() -> None:
     lines = [chunk(content="a").strip(), chunk(content="b").strip(), chunk("stop").strip(), "data: [DONE]"]
     _, reply = translated("\n".join(lines))

@@ -226,7 +226,7 @@ class HubApi(Protocol):
 
     async def queue_resume(self, params: SessionRef) -> Nothing: ...
 
-    async def permissions_pending(self, params: Nothing) -> PendingRequests:
+    async def permissions_pending(self, _: Nothing, /) -> PendingRequests:
         """Of all sessions, oldest first."""
         ...
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from enginehouse_protocol.errors import FileUnusable, PathRefused, UsageError
+from enginehouse_protocol.errors import CommandRefused, FileUnusable, PathRefused, UsageError
 from enginehouse_protocol.testing import TempWorkspace
 
 pytestmark = pytest.mark.anyio
@@ -48,6 +48,13 @@ async def test_what_is_outside_is_refused_and_the_scratch_folder_is_inside(works
             await workspace.read(path, max_bytes=10)
     await workspace.write(f"{workspace.scratch}/note", b"x")
     assert workspace.display(str(workspace.directory / "src/a")) == "src/a"
+
+
+async def test_what_no_system_call_takes_is_refused(workspace: TempWorkspace) -> None:
+    with pytest.raises(CommandRefused):
+        await workspace.run("echo \0", time_limit_s=5)
+    with pytest.raises(PathRefused):
+        await workspace.read("a\0b", max_bytes=10)
 
 
 async def test_a_command_tells_how_it_ended(workspace: TempWorkspace) -> None:

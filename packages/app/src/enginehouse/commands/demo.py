@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import anyio
@@ -25,7 +24,7 @@ from enginehouse_core.sessions.archive import Archive
 from enginehouse_engines.rehearsal.demo import AFTER_PROMPT, BUG, FIX_PROMPT, LONG_PROMPT, PROJECT_FILES
 from enginehouse_hosts.terminal.conversation import COMPLETED, INTERRUPTED, Continued, Conversation, Message
 from enginehouse_hosts.terminal.printer import Printer
-from enginehouse_hosts.terminal.streams import Piece, Streams
+from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.events import ToolOutput
 from enginehouse_protocol.hub import Attach, CreateSession, Launch
@@ -60,17 +59,13 @@ class _OnePlace(Streams):
     """Everything on stdout, and a person who answers at once: the first choice, said out loud."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        super().__init__(environment)
-        self.talk_is_terminal = self.answer_is_terminal
+        super().__init__(environment, stderr=1)
         self.can_ask = True
-
-    async def write(self, pieces: Iterable[Piece]) -> None:
-        await super().write(Piece("answer", piece.text) for piece in pieces)
 
     async def ask(self, prompt: str) -> str | None:
         choice = prompt.lstrip()[:1]  # "y" of "y: allow once", "1" of "1 to 2"
         await anyio.sleep(_READING_S)
-        await self.write([Piece("talk", f"{prompt}{choice}    (the demo answers for you)\n")])
+        await self.say(f"{prompt}{choice}    (the demo answers for you)")
         return choice
 
 

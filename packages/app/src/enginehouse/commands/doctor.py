@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from enginehouse import __version__
 from enginehouse.engines_in_use import asked_engines
 from enginehouse.environment import BASE_URL, KEY
-from enginehouse.output import put
+from enginehouse.output import flush, put
 from enginehouse_core.profile.check import check_profile
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.profile.lock import holder_of
@@ -47,7 +47,7 @@ def examine(_: argparse.Namespace) -> int:
     for found in _findings():
         name = {"good": "good", "bad": "bad"}.get(found.kind, "faint")
         put(f"{styles(name, _MARKS[found.kind])} {found.what}: {one_line(found.about, 2_000)}\n")  # type: ignore[arg-type]
-        sys.stdout.flush()
+        flush()
         bad = bad or found.kind == "bad"
     return 1 if bad else 0
 

@@ -142,7 +142,7 @@ class _Reader:
             if redirect.target is None:
                 continue
             if redirect.writes:
-                findings += written([redirect.target], self._places, simple.cwds)
+                findings += written([redirect.target], self._places, simple.cwds, redirected=True)
             if redirect.reads:
                 findings += read_paths([redirect.target], self._places, simple.cwds)
         return [f for f in findings if f.risk != "safe"]

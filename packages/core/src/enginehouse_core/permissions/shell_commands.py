@@ -216,6 +216,8 @@ class Walker:
     def _assign(self, node: Node) -> tuple[str, Word | None]:
         name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
         name = self._text(name_node) if name_node else ""
+        if not name.isascii():
+            self._problems.append("has an assignment that is a command")
         if "[" in name:
             self._problems.append("assigns to an element whose number may run a command")
         value: Word | None = plain("")
@@ -297,6 +299,13 @@ class Walker:
         for child in node.children:
             if child.type == "heredoc_start":
                 start = self._text(child)
+                if not start.isascii():
+                    self._problems.append("has a here-document whose end is not plain")
+            elif child.type == "heredoc_end":
+                if self._text(child).strip() != re.sub(r"[\"'\\]", "", start):
+                    self._problems.append("has a here-document that may end elsewhere")
+                if self._source[child.end_byte : child.end_byte + 1] not in (b"", b"\n"):
+                    self._problems.append("has a here-document whose end is not alone on its line")
             elif child.type == "heredoc_body":
                 inner += self.walk(child)
                 body = self._text(child)

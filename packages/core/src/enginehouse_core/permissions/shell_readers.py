@@ -185,10 +185,11 @@ def read_paths(words: Iterable[Word], places: Places, cwds: Cwds, *, deep: bool 
     return findings
 
 
-def written(words: Iterable[Word], places: Places, cwds: Cwds) -> list[Finding]:
+def written(words: Iterable[Word], places: Places, cwds: Cwds, *, redirected: bool = False) -> list[Finding]:
+    """`redirected`: the shell opens it, to which `-` is a name like any other."""
     findings: list[Finding] = []
     for word in words:
-        if word.text in ("-", ""):
+        if word.text == "" or (word.text == "-" and not redirected):
             continue
         if not word.known or (cwds is None and not all(value.startswith("/") for value in word.values)):
             name = places.protected("/" + word.prefix)

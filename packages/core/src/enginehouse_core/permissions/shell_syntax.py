@@ -21,6 +21,10 @@ _MOST_DEPTH = 150
 _MOST_COMMANDS = 400
 
 _PARSER_LANGUAGE = Language(tree_sitter_bash.language())
+_LETTERS = bytes(byte if byte < 0x80 else ord("z") for byte in range(256))
+"""The grammar's scanner reads past its tables, and may crash, on characters outside ASCII. To bash they are letters, so
+letters of the same length stand in for them; what they really are is read from the source."""
+_LONG_DELIMITER = re.compile(r"<<-?\s*\S{120}")
 _STRANGE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\ue000-\ue0ff\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -43,12 +47,14 @@ def read_script(command: str, places: Places, cwds: tuple[str, ...] | None = Non
     source = command.encode("utf-8", "surrogatepass")
     if len(source) > MOST_BYTES:
         return Script([], [f"longer than {MOST_BYTES // 1024} KiB"], [], {})
+    if command.count("<<") > 40 or _LONG_DELIMITER.search(command):  # the scanner keeps them in a buffer of fixed size
+        return Script(_rough(command, start, places.home), ["has too many or too long here-documents"], [], {})
     problems: list[str] = []
     if found := _STRANGE.search(command):
         problems.append(f"holds the character U+{ord(found[0]):04X}, which shells and people read differently")
     if _JOINING.search(command):
         problems.append("has a line continuation inside a word")
-    tree = Parser(_PARSER_LANGUAGE).parse(source)
+    tree = Parser(_PARSER_LANGUAGE).parse(source.translate(_LETTERS))
     if tree.root_node.has_error:
         problems.append("cannot be parsed")
     if (source[: tree.root_node.start_byte] + source[tree.root_node.end_byte :]).strip(b" \t\n"):

@@ -298,7 +298,8 @@ def _shell(name: str, words: tuple[Word, ...]) -> Unwrapped | None:
     if script is None:
         found.findings.append(Finding("dangerous", "its script only appears when it runs"))
         if options.operands:  # what is written of it counts all the same
-            found.scripts.append(options.operands[0].shown.strip("\"'").replace('\\"', '"').replace("\\$", "$"))
+            shown = re.sub(r"\A(['\"])(.*)\1\Z", r"\2", options.operands[0].shown, flags=re.DOTALL)
+            found.scripts.append(shown.replace('\\"', '"').replace("\\$", "$"))
     else:
         found.scripts.append(script)
         if name != "bash" and _BASH_ONLY.search(script):

@@ -57,7 +57,7 @@ class SessionFold:
     created_at_ms: int = 0
     updated_at_ms: int = 0
     title: str = ""
-    settings: SessionSettings = SessionSettings()
+    settings: SessionSettings = field(default_factory=SessionSettings)
     roots: tuple[Root, ...] = ()
     closed: bool = False
     turns: int = 0

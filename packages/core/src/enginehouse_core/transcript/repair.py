@@ -35,8 +35,7 @@ def closing_bodies(fold: SessionFold) -> list[tuple[TurnId | None, DurableBody]]
             input_digest=request.input_digest,
         )
         bodies.append((use.turn_id if use else fold.open_turn, expired))
-    for question_id in fold.questions:
-        bodies.append((fold.open_turn, QuestionAnswered(question_id=question_id)))
+    bodies += [(fold.open_turn, QuestionAnswered(question_id=question_id)) for question_id in fold.questions]
     for call_id, use in fold.open_uses.items():
         result = ToolResult(
             call_id=call_id,

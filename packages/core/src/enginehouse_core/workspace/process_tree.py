@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False  # `typing` itself would be the dearest import here
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
 
 SESSION_MARKER = "ENGINEHOUSE_SESSION"
 """In the environment of every command of a session; finds those that left their process group."""
@@ -24,6 +24,7 @@ COMMAND_MARKER = "ENGINEHOUSE_COMMAND"
 
 _LINUX = sys.platform == "linux"
 _UNCLAIMED_AFTER_S = 10.0
+_ROUNDS = 8
 
 
 class Process:
@@ -60,14 +61,23 @@ def process(pid: int) -> Process | None:
         return None
 
 
-def processes(pids: Iterable[int] | None = None) -> dict[int, Process]:
-    """Everything that runs, or what there is of `pids`."""
+def processes(first: int | None = None) -> dict[int, Process]:
+    """Everything that runs; with `first`, only what was given a pid after that one, which is much less.
+
+    Looks again until there is nothing new: what hands on from one short-lived process to the next would otherwise be
+    between two of them at every look.
+    """
     if not _LINUX:
-        return _listed_by_ps(None if pids is None else [str(pid) for pid in pids])
-    if pids is None:
-        pids = _pids()
-    found = (process(pid) for pid in pids)
-    return {one.pid: one for one in found if one is not None}
+        return _listed_by_ps(None)
+    table: dict[int, Process] = {}
+    looked_at: set[int] = set()
+    for _ in range(_ROUNDS):
+        new = [pid for pid in _pids(first) if pid not in looked_at]
+        if not new:
+            break
+        looked_at.update(new)
+        table.update((pid, one) for pid in new if (one := process(pid)) is not None)
+    return table
 
 
 def start_clock() -> int:
@@ -102,16 +112,20 @@ def of_command(token: str, root: int | None, *, since: int, recent: bool = False
     start time from before it. `recent`: the command began so lately that pids cannot have come round since; then only
     the pids given out after `root` are looked at, because reading all of a busy machine takes ten milliseconds.
     """
-    pids = _pids_given_out_since(root) if recent and root is not None and _LINUX else None
-    table = {pid: one for pid, one in processes(pids).items() if one.started >= since}
-    members: set[int] = set()
-    if root is not None:
-        members = {pid for pid, one in table.items() if root in (pid, one.session, one.group)}
-        _below(table, members)
-    for pid, one in table.items():
-        if pid not in members and one.alive and _variable(pid, COMMAND_MARKER) == token:
-            members.add(pid)
-    return [table[pid] for pid in _below(table, members) if table[pid].alive]
+    found: list[Process] = []
+    for _ in range(_ROUNDS):
+        table = {pid: one for pid, one in processes(root if recent else None).items() if one.started >= since}
+        members: set[int] = set()
+        if root is not None:
+            members = {pid for pid, one in table.items() if root in (pid, one.session, one.group)}
+            _below(table, members)
+        others = [pid for pid, one in table.items() if pid not in members and one.alive]
+        members.update(pid for pid in others if _variable(pid, COMMAND_MARKER) == token)
+        found = [table[pid] for pid in _below(table, members) if table[pid].alive]
+        # What ended before its marker was read may have been one of ours and may have started another.
+        if found or all((now := process(pid)) is not None and now.alive for pid in others):
+            break
+    return found
 
 
 def send(target: Process, number: int) -> bool:
@@ -291,16 +305,15 @@ def _variable(pid: int, name: str) -> str | None:
     return None
 
 
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _pids_given_out_since(first: int) -> list[int]:
-    """Pids are handed out upwards and begin again at the bottom; the last one is in loadavg."""
+def _pids(first: int | None) -> list[int]:
+    """Pids are handed out upwards and begin again at the bottom; the last one given out is in loadavg."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    if first is None:
+        return pids
     last = int(_content("/proc/loadavg").split()[4])
     if first <= last:
-        return [pid for pid in _pids() if first <= pid <= last]
-    return [pid for pid in _pids() if pid >= first or pid <= last]
+        return [pid for pid in pids if first <= pid <= last]
+    return [pid for pid in pids if pid >= first or pid <= last]
 
 
 def _content(path: str) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 
 from enginehouse_engines.openai_compatible.client import ModelClient
 from enginehouse_engines.openai_compatible.instructions import system_text
@@ -128,6 +129,7 @@ class OpenAICompatibleSession:
                 if (end := await self._step(step)) is not None:
                     return end
         except BaseException:
+            await self._close()
             raise
         return TurnEnd(stop="max_steps", detail=f"{turn.limits.max_steps} model calls")
 
@@ -242,6 +244,7 @@ class OpenAICompatibleSession:
         waiting = deque[DurableEngineBody]([*_bodies(answer, reply, complete=True), *(call.use for call in calls)])
         with anyio.move_on_after(_RECORD_S, shield=True):
             await self._emit_all(waiting)
+        await anyio.lowlevel.checkpoint_if_cancelled()  # before anybody is asked
         await self._emit_all(waiting)
 
     async def _emit_all(self, waiting: deque[DurableEngineBody]) -> None:

@@ -23,7 +23,7 @@ from enginehouse_protocol.ids import EngineName, TurnId
 from enginehouse_protocol.settings import SessionSettings
 
 NAME = EngineName("rehearsal")
-PACE_S = 0.02
+PACE_S = 0.015
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

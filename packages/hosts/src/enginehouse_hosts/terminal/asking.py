@@ -4,7 +4,7 @@ Rule: a request is withdrawn the moment it is decided elsewhere or expires, and 
 again, never taken for a yes. The end of input is a deny.
 """
 
-import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -58,7 +58,9 @@ class Asker:
         self._environment = environment
         self._uses: dict[CallId, ToolUse] = {}
         self._open: dict[str, _Asked] = {}
-        self._send, self._receive = anyio.create_memory_object_stream[_Asked](math.inf)
+        self._waiting: deque[_Asked] = deque()
+        self._current: _Asked | None = None
+        self._came = anyio.Event()
 
     def note(self, event: AnyEvent) -> None:
         match event.body:
@@ -70,7 +72,8 @@ class Asker:
                 for asked in self._of_the_same_use(event.body):
                     self._settle(asked)  # its input was edited: the new request stands for it
                 self._open[key] = _Asked(event.body)
-                self._send.send_nowait(self._open[key])
+                self._waiting.append(self._open[key])
+                self._came.set()
             case PermissionDecided(request_id=str() as key) | QuestionAnswered(question_id=key):
                 self._settle(key)
             case TurnCompleted() | TurnFailed():
@@ -80,19 +83,26 @@ class Asker:
                 pass
 
     async def serve(self) -> None:
-        async with self._receive:
-            async for asked in self._receive:
-                if asked.settled:
-                    continue
-                reply: AnswerPermission | AnswerQuestion | None = None
-                with asked.scope:
-                    reply = await self._asked(asked.body)
-                if reply is None:
-                    await self._streams.say("\n" + self._style("faint", "  (no answer is needed any more)"))
-                else:
-                    await self._deliver(reply)
+        while True:
+            await self._came.wait()
+            self._came = anyio.Event()
+            while self._waiting:
+                asked = self._waiting.popleft()
+                if not asked.settled:
+                    await self._ask(asked)
 
-    async def _asked(self, body: PermissionRequested | QuestionAsked) -> AnswerPermission | AnswerQuestion:
+    async def _ask(self, asked: _Asked) -> None:
+        reply: AnswerPermission | AnswerQuestion | None = None
+        self._current = asked
+        with asked.scope:
+            reply = await self._reply_to(asked.body)
+        self._current = None
+        if reply is None:
+            await self._streams.say(self._style("faint", "  (no answer is needed any more)"))
+        else:
+            await self._deliver(reply)
+
+    async def _reply_to(self, body: PermissionRequested | QuestionAsked) -> AnswerPermission | AnswerQuestion:
         if isinstance(body, PermissionRequested):
             return await self._ask_permission(body)
         return await self._ask_question(body)
@@ -122,6 +132,8 @@ class Asker:
         if (asked := self._open.pop(key, None)) is not None:
             asked.settled = True
             asked.scope.cancel()
+            if asked is self._current:
+                self._streams.forget_prompt()
 
     # --- permission ---------------------------------------------------------------------------------------------------
 
@@ -174,7 +186,7 @@ class Asker:
         """Raises: NotEdited."""
         editor = editor_of(self._environment)
         if editor:
-            return await edited_in_editor(tool_input, editor)
+            return await edited_in_editor(tool_input, editor, self._streams)
         return await edited_inline(tool_input, self._streams)
 
     def _reply(self, request: PermissionRequested, decision: Allow | Deny, *, always: bool = False) -> AnswerPermission:

@@ -220,7 +220,7 @@ class Conversation:
                 async for number in signals:
                     if number == signal.SIGINT and self._interrupts == 0:
                         self._interrupts += 1
-                        await self._streams.say("\n" + self._styles("doubtful", "interrupting; Ctrl-C again leaves"))
+                        await self._streams.say(self._styles("doubtful", "interrupting; Ctrl-C again leaves"))
                         tasks.start_soon(self._interrupt, info, outcome, whole)
                     else:
                         outcome.exit_code = 128 + number

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from enginehouse_hosts.terminal.streams import STDERR, STDIN, Streams
+from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_protocol.permissions import JsonObject
 
 
@@ -31,13 +31,15 @@ def editor_of(environment: Mapping[str, str]) -> list[str]:
         return []
 
 
-async def edited_in_editor(tool_input: JsonObject, editor: list[str]) -> JsonObject:
+async def edited_in_editor(tool_input: JsonObject, editor: list[str], streams: Streams) -> JsonObject:
     """Raises: NotEdited."""
     path = await anyio.to_thread.run_sync(_written, msgspec.json.format(msgspec.json.encode(tool_input), indent=2))
     try:
-        with _terminal_as_it_is():
+        with _terminal_as_it_is(streams.stdin):
             # stdin and stderr are the terminal when somebody is asked; stdout may be a pipe that waits for the answer.
-            result = await anyio.run_process([*editor, str(path)], stdin=STDIN, stdout=STDERR, stderr=None, check=False)
+            result = await anyio.run_process(
+                [*editor, str(path)], stdin=streams.stdin, stdout=streams.stderr, stderr=streams.stderr, check=False
+            )
         if result.returncode != 0:
             raise NotEdited(f"{editor[0]} ended with {result.returncode}; nothing is changed")
         return parsed(await anyio.to_thread.run_sync(path.read_bytes))
@@ -73,14 +75,14 @@ def _written(text: bytes) -> Path:
 
 
 @contextmanager
-def _terminal_as_it_is() -> Iterator[None]:
+def _terminal_as_it_is(terminal: int) -> Iterator[None]:
     """An editor that is ended in the middle leaves the terminal raw."""
     try:
-        before = termios.tcgetattr(STDIN)
+        before = termios.tcgetattr(terminal)
     except termios.error:
         before = None
     try:
         yield
     finally:
         if before is not None:
-            termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)

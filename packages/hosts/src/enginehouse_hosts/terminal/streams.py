@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import anyio
 import anyio.to_thread
 
-STDIN, STDOUT, STDERR = 0, 1, 2
+from enginehouse_protocol.errors import FileUnusable
 
 
 class Piece(NamedTuple):
@@ -29,32 +29,37 @@ class AnswerGone(Exception):
 
 
 class Streams:
-    """stdin, stdout and stderr of this process."""
+    """The descriptors of this process, unless others are given."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.answer_is_terminal = _is_terminal(STDOUT)
-        self.talk_is_terminal = _is_terminal(STDERR)
-        self.can_ask = _is_terminal(STDIN) and self.talk_is_terminal
+    def __init__(self, environment: Mapping[str, str], *, stdin: int = 0, stdout: int = 1, stderr: int = 2) -> None:
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self.answer_is_terminal = _is_terminal(stdout)
+        self.talk_is_terminal = _is_terminal(stderr)
+        self.can_ask = _is_terminal(stdin) and self.talk_is_terminal
         """Whether somebody is there who can be asked."""
         self.coloured = not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
         """Whether escape sequences are wanted at all; they go to terminals only."""
-        self.prompt = ""
-        """What a person is being asked at this moment; shown again below whatever is written meanwhile."""
+        self._prompt = ""  # what is being asked now; shown again below whatever is written meanwhile
+        self._unfinished: Literal["", "answer", "talk", "prompt"] = ""  # what the last line on the screen is a part of
         self._writing = anyio.Lock()
-        self._at_line_start = True
         self._typed = codecs.getincrementaldecoder("utf-8")("replace")
         self._waiting = ""
 
     async def write(self, pieces: Iterable[Piece]) -> None:
-        """Raises `AnswerGone` when nobody reads stdout any more. Without a reader of stderr, that is dropped."""
+        """What nobody can read on stderr is dropped.
+
+        Raises:
+            AnswerGone: nobody reads stdout any more.
+            FileUnusable: stdout cannot be written; its disk may be full.
+        """
         async with self._writing:
             for to, text in self._joined(pieces):
-                await self._put(STDOUT if to == "answer" else STDERR, text.encode("utf-8", "replace"))
+                await self._put(self.stdout if to == "answer" else self.stderr, text.encode("utf-8", "replace"))
 
     async def write_bytes(self, data: bytes) -> None:
         """To stdout, as it is."""
         async with self._writing:
-            await self._put(STDOUT, data)
+            await self._put(self.stdout, data)
 
     async def say(self, text: str) -> None:
         """One line for the person."""
@@ -64,62 +69,63 @@ class Streams:
         """One line from the person, without its newline; None at the end of input. May be cancelled."""
         async with self._writing:
             self._forget_typed()
-            self.prompt = prompt
-            await self._put(STDERR, self._new_line() + prompt.encode("utf-8", "replace"))
+            text = f"\n{prompt}" if self._unfinished else prompt
+            self._prompt, self._unfinished = prompt, "prompt"
+            await self._put(self.stderr, text.encode("utf-8", "replace"))
         try:
             while "\n" not in self._waiting:
-                await anyio.wait_readable(STDIN)
-                data = os.read(STDIN, 65536)
+                await anyio.wait_readable(self.stdin)
+                data = os.read(self.stdin, 65536)
                 if not data:
                     return None
                 self._waiting += self._typed.decode(data)
         finally:
-            self.prompt = ""
-            self._at_line_start = True
+            self.forget_prompt()
+        self._unfinished = ""  # the terminal has shown the new line that was typed
         line, _, self._waiting = self._waiting.partition("\n")
         return line
+
+    def forget_prompt(self) -> None:
+        """Nothing is asked any more, although the asking may not have heard of it yet."""
+        self._prompt = ""
 
     def _forget_typed(self) -> None:
         """What was typed before a question was shown is no answer to it."""
         self._waiting = ""
         self._typed.reset()
         try:
-            termios.tcflush(STDIN, termios.TCIFLUSH)
+            termios.tcflush(self.stdin, termios.TCIFLUSH)
         except (termios.error, OSError):
             pass
 
-    def _new_line(self) -> bytes:
-        started, self._at_line_start = self._at_line_start, False
-        return b"" if started else b"\n"
-
     def _joined(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Neighbours put together, and a new line where one stream would go on in the middle of the other's."""
+        """Neighbours put together, and a new line where something else would go on in the middle of a line."""
         joined: list[Piece] = []
-        one_screen = self.answer_is_terminal and self.talk_is_terminal
-        last: str | None = None
         for to, text in pieces:
             if not text:
                 continue
-            if self.prompt and last is None and one_screen:
-                text = f"\n{text}"
-            if one_screen and to == "talk" and not self._at_line_start and last != "talk" and not self.prompt:
-                text = f"\n{text}"
+            if self.talk_is_terminal if to == "talk" else self.answer_is_terminal:
+                if self._unfinished not in ("", to):
+                    text = f"\n{text}"
+                self._unfinished = "" if text.endswith("\n") else to
             if joined and joined[-1].to == to:
                 joined[-1] = Piece(to, joined[-1].text + text)
             else:
                 joined.append(Piece(to, text))
-            self._at_line_start = text.endswith("\n")
-            last = to
-        if joined and self.prompt:
-            joined.append(Piece("talk", self.prompt))
+        if joined and self._prompt:
+            joined.append(Piece("talk", self._prompt))
+            self._unfinished = "prompt"
         return joined
 
     async def _put(self, descriptor: int, data: bytes) -> None:
         try:
             await anyio.to_thread.run_sync(_write_all, descriptor, data, abandon_on_cancel=True)
-        except BrokenPipeError as error:
-            if descriptor == STDOUT:
+        except OSError as error:
+            if descriptor != self.stdout:
+                return  # nobody reads the talk; that is no reason to stop
+            if isinstance(error, BrokenPipeError):
                 raise AnswerGone from error
+            raise FileUnusable("stdout", error.strerror or str(error)) from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -201,12 +201,13 @@ class Tools:
             assert list(it.workspace.directory.iterdir()) == []
             await it.still_works()
 
-    async def test_ill_formed_unicode_in_arguments_does_not_end_the_turn(
-        self, harness: EngineHarness, tmp_path: Path
+    @pytest.mark.parametrize("escape", ["\\ud800", "\\u0000", "\\u2028"], ids=["surrogate", "NUL", "separator"])
+    async def test_odd_characters_in_arguments_do_not_end_the_turn(
+        self, harness: EngineHarness, tmp_path: Path, escape: str
     ) -> None:
-        """A lone surrogate in an argument: the use gets a result, whatever it is, and the session goes on."""
+        """Whatever an argument holds, the use gets its one result and the session goes on."""
         need(harness, "raw_arguments")
-        harness.expect(Reply(uses=(RawArguments('{"command": "echo \\ud800 \\u0000 x"}'),)), Reply(pieces=("done",)))
+        harness.expect(Reply(uses=(RawArguments(f'{{"command": "echo {escape} x"}}'),)), Reply(pieces=("done",)))
         async with opened(harness, tmp_path) as it:
             assert (await it.run("go")).stop == "end"
             assert len(paired(it.port)) == 1

@@ -5,7 +5,6 @@ Rule: an id may be known to others before its file exists, as with real engines;
 """
 
 import secrets
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -17,8 +16,8 @@ from enginehouse_protocol.errors import NativeSessionLost
 class NativeStore:
     """One JSON file a session. Synchronous and small, as a test double may be."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="native-store-"))
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def new_id(self) -> str:
         return f"native-{secrets.token_hex(8)}"

@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import Process
 
-from enginehouse_protocol.errors import FileUnusable, PathRefused, UsageError
+from enginehouse_protocol.errors import CommandRefused, FileUnusable, PathRefused, UsageError
 from enginehouse_protocol.workspace import (
     CommandResult,
     DirectoryEntry,
@@ -103,16 +103,7 @@ class TempWorkspace:
         started = time.monotonic()
         output = bytearray()
         ended: Literal["exited", "timed_out"] = "exited"
-        with anyio.CancelScope(shield=True):  # cancelled half-way, what it started would be nobody's
-            process = await anyio.open_process(
-                ["/bin/sh", "-c", command],
-                cwd=folder,
-                env=self._environment,
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=STDOUT,
-                start_new_session=True,
-            )
+        process = await self._start(command, folder)
         assert process.stdout is not None
         try:
             with anyio.move_on_after(time_limit_s) as limit:
@@ -136,9 +127,30 @@ class TempWorkspace:
             duration_ms=round((time.monotonic() - started) * 1000),
         )
 
+    async def _start(self, command: str, folder: Path) -> Process:
+        process: Process | None = None
+        try:
+            with anyio.CancelScope(shield=True):  # cancelled half-way, what it started would be nobody's
+                process = await anyio.open_process(
+                    ["/bin/sh", "-c", command],
+                    cwd=folder,
+                    env=self._environment,
+                    stdin=DEVNULL,
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                    start_new_session=True,
+                )
+        except ValueError as error:  # a NUL, or a lone surrogate
+            raise CommandRefused(f"not a command a shell can take: {error}") from error
+        assert process is not None  # a shield swallows nothing
+        return process
+
     async def _in_thread(self, path: str, work: Callable[[Path], T]) -> T:
         def fenced() -> T:
-            resolved = (self.directory / path).resolve()
+            try:
+                resolved = (self.directory / path).resolve()
+            except ValueError as error:  # a NUL, or a lone surrogate
+                raise PathRefused(path, str(error)) from error
             if not any(resolved.is_relative_to(home) for home in (self.directory, self._scratch)):
                 raise PathRefused(path, "outside the workspace")
             try:
