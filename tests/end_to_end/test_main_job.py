@@ -10,7 +10,7 @@ SOURCE = '''\
 def words(text: str) -> list[str]:
     return text.split(" ")
 '''
-TESTS = '''\
+TESTS = """\
 import unittest
 
 from words import words
@@ -23,7 +23,7 @@ class Words(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
-'''
+"""
 RUN_TESTS = call("bash", {"command": "python3 -m unittest test_words 2>&1 | tail -5"})
 
 

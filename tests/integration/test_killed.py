@@ -1,4 +1,4 @@
-"""kill -9 of `enginehouse run`, or of its keeper, at any moment: nothing heard is lost, nothing runs twice, nothing stays.
+"""kill -9 of `enginehouse run`, or of its keeper, at any moment: nothing is lost, runs twice, or stays behind.
 
 The model behind it is a process of its own that decides the next step from what the request holds, so it goes on after
 every death as a real one would.
@@ -25,6 +25,7 @@ from model_server import server_in_thread, steps
 
 KILLS = int(os.environ.get("ENGINEHOUSE_TEST_KILLS", "200"))
 STEPS = 20
+PATIENCE_S = 60
 LINES_A_SESSION = STEPS * 9
 ENGINEHOUSE = str(Path(sys.executable).parent / "enginehouse")
 
@@ -53,7 +54,9 @@ class Run:
                 self.heard.append(line[:-1])
 
     def wait_for_lines(self, count: int) -> None:
+        until = time.monotonic() + PATIENCE_S
         while len(self.heard) < count and self.process.poll() is None:
+            assert time.monotonic() < until, f"nothing moves any more; last heard: {self.heard[-3:]}"
             time.sleep(0.002)
 
     def kill(self, keeper: bool) -> None:
@@ -102,7 +105,10 @@ class Home:
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("ENGINEHOUSE_PROFILE") == self.environment["ENGINEHOUSE_PROFILE"] or process.environ().get("ENGINEHOUSE_SESSION") in self.sessions():
+                if (
+                    process.environ().get("ENGINEHOUSE_PROFILE") == self.environment["ENGINEHOUSE_PROFILE"]
+                    or process.environ().get("ENGINEHOUSE_SESSION") in self.sessions()
+                ):
                     found.append(process)
             except psutil.Error:
                 continue

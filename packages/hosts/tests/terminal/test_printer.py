@@ -130,6 +130,13 @@ def test_a_change_is_a_diff_and_a_denial_its_reason(piped: Desk) -> None:
     )  # fmt: skip
 
 
+def test_results_of_parallel_uses_say_whose_they_are(piped: Desk) -> None:
+    second = ToolUse(call_id=CallId("c_2"), name="bash", kind="execute", title="$ pwd", input={})
+    results = [ToolResult(call_id=CallId(name), status="ok", content=(Text(text=name),)) for name in ("c_2", "c_1")]
+    _, talk = printed(piped, use(), second, *results)
+    assert talk == "● $ ls\n● $ pwd\n  c_2\n● $ ls\n  c_1\n"
+
+
 def test_a_plan_is_repeated_only_as_far_as_it_moved(piped: Desk) -> None:
     def plan(first: str, second: str) -> PlanUpdated:
         return PlanUpdated(entries=(PlanEntry(text="one", status=first), PlanEntry(text="two", status=second)))  # type: ignore[arg-type]

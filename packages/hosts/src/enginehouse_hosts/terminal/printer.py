@@ -64,6 +64,7 @@ class Printer:
         self._recorded = recorded
         self._live = streams.answer_is_terminal and not recorded
         self._uses: dict[CallId, ToolUse] = {}
+        self._named: CallId | None = None  # whose title was shown last: what follows is understood to be about it
         self._shown: dict[MessageId, str] = {}  # what was streamed of messages that are not yet durable
         self._said: list[str] = []  # since the last tool use; in a pipe the end of the turn makes it the answer
         self._queued_here: set[MessageId] = set()
@@ -175,6 +176,7 @@ class Printer:
             case ToolUse():
                 yield from self._commentary()
                 self._uses[body.call_id] = body
+                self._named = body.call_id
                 yield f"{_indent(body)}{style('title', '● ' + one_line(body.title or body.name))}"
             case ToolResult():
                 yield from self._result(body)
@@ -217,6 +219,9 @@ class Printer:
         use, style, indent = self._uses.pop(body.call_id, None), self._style, _indent(body)
         kind = use.kind if use else "other"
         lines = folded(content_text(body.content))
+        if use is not None and body.call_id != self._named:
+            self._named = body.call_id
+            yield f"{indent}{style('faint', '● ' + one_line(use.title or use.name))}"
         match body.status:
             case "ok" if body.changes and use and use.preview == body.changes and body.call_id in self._on_a_card:
                 yield f"{indent}  {style('faint', 'done')}"
