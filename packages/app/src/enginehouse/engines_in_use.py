@@ -5,7 +5,6 @@ Rule: one that is broken, slow or not installed is a line of the answer, never i
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import anyio
 
 from enginehouse.environment import launch_of
 from enginehouse.wiring import FACTORIES
+from enginehouse_core.keeper import command_kept
 from enginehouse_core.profile.folders import Folders
 from enginehouse_protocol.capabilities import EngineDescription
 from enginehouse_protocol.engine import Access, EngineHome, Secret
@@ -48,8 +48,8 @@ async def ask_all(folders: Folders, environment: Mapping[str, str]) -> list[Aske
 async def _ask(name: EngineName, folders: Folders, environment: Mapping[str, str]) -> Asked:
     home = EngineHome(
         state=folders.engine(name),
-        keeper=(sys.executable, "-m", "enginehouse_core.keeper", "--"),
-        log=logging.getLogger(f"enginehouse.{name}"),
+        kept=command_kept,
+        log=logging.getLogger(f"enginehouse_engines.{name}"),
     )
     try:
         launch = launch_of(name, folders, environment)

@@ -19,6 +19,7 @@ import anyio
 import anyio.to_thread
 
 from enginehouse_core.hooks import Hooks
+from enginehouse_core.keeper import command_kept
 from enginehouse_core.log import close_log, configure_log
 from enginehouse_core.masking import Masker
 from enginehouse_core.permissions.places import Places
@@ -31,7 +32,8 @@ from enginehouse_core.sessions.archive import Archive, identity_of, info_of
 from enginehouse_core.sessions.engine_room import EngineFactory, EngineRoom
 from enginehouse_core.sessions.record import SessionRecord
 from enginehouse_core.sessions.seat import EngineSeat
-from enginehouse_core.sessions.session import Session
+from enginehouse_core.sessions.session import INTERRUPT_S, Session
+from enginehouse_core.workspace import process_tree
 from enginehouse_core.workspace.environment import command_environment
 from enginehouse_core.workspace.leftovers import end_leftovers
 from enginehouse_core.workspace.local import LocalWorkspace
@@ -87,6 +89,7 @@ class Hub:
         self._hooks = Hooks(plugins)
         self._archive = Archive(folders.transcripts)
         self._rulebook = Rulebook(folders.permissions)
+        self._person_home = os.path.realpath(os.path.expanduser("~"))
         self._masker = Masker({})
         self._log = logging.getLogger(__name__)
         self._room = EngineRoom(factories, self._home)
@@ -103,7 +106,7 @@ class Hub:
             configure_log(self._folders.log, self._masker)
             stack.push_async_callback(anyio.to_thread.run_sync, close_log)
             self._folders.create_run()
-            await anyio.to_thread.run_sync(end_leftovers, self._folders.run)
+            await anyio.to_thread.run_sync(end_leftovers, self._commands)
             self._settings = await anyio.to_thread.run_sync(read_settings, self._folders)
             await stack.enter_async_context(self._room)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -255,6 +258,7 @@ class Hub:
             judge=partial(self._judge, record),
             store_rule=partial(self._store_rule, record),
             before_turn=self._before_turn,
+            end_commands=partial(_end_commands, record.session_id),
             expires_after_s=self._settings.permissions.expires_after_s,
             max_steps=self._settings.turns.max_steps,
         )
@@ -308,8 +312,8 @@ class Hub:
     def _judge(self, record: SessionRecord, use: ToolUse, facts: SessionFacts) -> Judgement:
         places = Places(
             roots=tuple(root.path for root in record.fold.roots),
-            home=os.path.expanduser("~"),
-            profile=str(self._folders.profile),
+            home=self._person_home,
+            profile=os.path.realpath(self._folders.profile),
             scratch=str(self._scratch(record.session_id)),
         )
         return self._rulebook.judge(use, mode=facts.mode, places=places)
@@ -326,7 +330,7 @@ class Hub:
             session.flow.rejudge()
 
     def _workspace(self, record: SessionRecord, access: Access) -> AbstractAsyncContextManager[Workspace]:
-        runner = ProcessRunner(record.session_id, access.environment, self._folders.run)
+        runner = ProcessRunner(record.session_id, access.environment, self._commands)
         return LocalWorkspace(
             record.fold.roots,
             runner,
@@ -334,12 +338,27 @@ class Hub:
             protected=(str(self._folders.profile),),
         )
 
+    @property
+    def _commands(self) -> Path:
+        """Where running commands are noted, for the case that hub and keeper both die."""
+        return self._folders.run / "processes"
+
     def _scratch(self, session_id: SessionId) -> Path:
         return self._folders.data / "scratch" / session_id
 
     def _home(self, name: EngineName) -> EngineHome:
-        keeper = (sys.executable, "-m", "enginehouse_core.keeper", "--")
-        return EngineHome(state=self._folders.engine(name), keeper=keeper, log=logging.getLogger(f"enginehouse.{name}"))
+        log = logging.getLogger(f"enginehouse_engines.{name}")
+        return EngineHome(state=self._folders.engine(name), kept=command_kept, log=log)
+
+
+async def _end_commands(session_id: SessionId) -> None:
+    """End whatever still runs with this session's marker, also what left its group. Bounded."""
+
+    def find() -> list[process_tree.Process]:
+        return process_tree.of_session(session_id)
+
+    end = partial(process_tree.end, find, grace_s=0.3, limit_s=INTERRUPT_S - 0.2)
+    await anyio.to_thread.run_sync(end, abandon_on_cancel=True)
 
 
 def _branch(directory: str) -> str | None:

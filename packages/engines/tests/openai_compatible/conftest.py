@@ -51,7 +51,7 @@ class Start(Protocol):
 
 @pytest.fixture
 def home(tmp_path: Path) -> EngineHome:
-    return EngineHome(state=tmp_path / "state", keeper=(), log=logging.getLogger("test.openai_compatible"))
+    return EngineHome(state=tmp_path / "state", kept=list, log=logging.getLogger("test.openai_compatible"))
 
 
 @pytest.fixture

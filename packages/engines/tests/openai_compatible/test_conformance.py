@@ -57,7 +57,7 @@ class Harness:
         server.script = self._answer
 
     def make_engine(self) -> Engine:
-        return create(EngineHome(state=self._folder / "state", keeper=(), log=logging.getLogger("test.engine")))
+        return create(EngineHome(state=self._folder / "state", kept=list, log=logging.getLogger("test.engine")))
 
     def expect(self, *replies: Reply, about: str = "") -> None:
         if not about:

@@ -15,7 +15,7 @@ from enginehouse_engines.openai_compatible import NAME, create
 from enginehouse_engines.openai_compatible.client import DEFAULT_BASE_URL, ModelClient, proxy_for
 from enginehouse_engines.openai_compatible.options import Options, options_of, options_schema
 from enginehouse_engines.openai_compatible.provider_errors import ProviderErrors, retry_after_s
-from enginehouse_protocol.capabilities import ModelInfo
+from enginehouse_protocol.capabilities import EngineAbilities, ModelInfo
 from enginehouse_protocol.engine import Access, EngineHome, Provider, Secret
 from enginehouse_protocol.errors import EngineError
 from enginehouse_protocol.events import StepStarted, UsageUpdated
@@ -65,8 +65,7 @@ async def test_a_server_is_described_by_what_it_lists(home: EngineHome) -> None:
     assert (description.name, description.problem) == (NAME, None)
     assert description.models == (ModelInfo(name="b"), ModelInfo(name="a"))
     assert description.version.startswith("openai ")
-    assert (description.edited_input, description.counts_steps, description.native_resume) == (True, True, False)
-    assert description.process_scope == "none"
+    assert description.abilities == EngineAbilities(edited_input=True, counts_steps=True)
     assert description.options_schema == options_schema()
 
 
@@ -343,7 +342,7 @@ from enginehouse_protocol.settings import SessionSettings
 from enginehouse_protocol.testing import RecordingPort, TempWorkspace
 
 async def main():
-    home = EngineHome(state=pathlib.Path("."), keeper=(), log=logging.getLogger("x"))
+    home = EngineHome(state=pathlib.Path("."), kept=list, log=logging.getLogger("x"))
     async with create(home) as engine:
         print((await engine.describe(Access())).problem)
         port = RecordingPort()

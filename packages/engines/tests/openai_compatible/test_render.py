@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from enginehouse_engines.openai_compatible.render import (
     DIALECT,
-    INTERRUPTED_NOTE,
     RENDERER,
     Conversation,
     rebuild,
@@ -31,7 +30,6 @@ from enginehouse_protocol.events import (
     ToolUse,
     TurnCompleted,
     TurnFailed,
-    TurnStarted,
     Unknown,
     UsageUpdated,
 )
@@ -221,25 +219,10 @@ def test_results_without_words_still_say_how_it_ended() -> None:
         assert words in messages(use("c1"), result("c1", "", status))[1]["content"]
 
 
-def test_an_interrupted_turn_is_told_before_the_next_message() -> None:
-    assert messages(
-        user("go"),
-        said("half a", complete=False),
-        TurnCompleted(stop="interrupted"),
-        user("again"),
-        TurnStarted(origin="x"),
-    ) == [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": "half a"},
-        {"role": "user", "content": f"{INTERRUPTED_NOTE}\n\nagain"},
-    ]
-
-
-def test_a_failed_turn_is_told_with_its_reason() -> None:
-    told = messages(user("go"), TurnFailed(code="provider.timeout", message="slow\nserver"), user("again"))
-    assert told == [
-        {"role": "user", "content": "go\n\n[The turn above failed before it was finished: slow server]\n\nagain"}
-    ]
+def test_how_a_turn_ended_is_no_message() -> None:
+    """Core tells the next turn of it, as a message of its own, so that every engine hears the same."""
+    for end in (TurnCompleted(stop="interrupted"), TurnFailed(code="provider.timeout", message="slow\nserver")):
+        assert messages(user("go"), end, user("again")) == messages(user("go"), user("again"))
 
 
 def test_a_turn_that_ended_well_is_not_told() -> None:

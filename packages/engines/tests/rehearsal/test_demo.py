@@ -190,7 +190,7 @@ async def test_there_is_no_model_to_choose(project: Path) -> None:
 
 
 async def test_it_is_made_from_a_home_and_has_no_sessions_of_its_own(project: Path, tmp_path: Path) -> None:
-    engine = create(EngineHome(state=tmp_path / "state", keeper=(), log=logging.getLogger("test")))
+    engine = create(EngineHome(state=tmp_path / "state", kept=list, log=logging.getLogger("test")))
     description = await engine.describe(Access())
     assert description.problem is None
     assert "no model" in description.title

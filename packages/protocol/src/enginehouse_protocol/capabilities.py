@@ -4,8 +4,6 @@ Rule: a field enters with the first code that reads it. Abilities that *do* some
 facets of `EngineSession`, never methods that refuse.
 """
 
-from typing import Literal
-
 import msgspec
 
 from enginehouse_protocol.ids import EngineName
@@ -15,6 +13,17 @@ from enginehouse_protocol.permissions import JsonObject
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     context_window: int | None = None
+
+
+class EngineAbilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds for an engine whoever's account it uses. Known without asking anybody: opening needs it at once."""
+
+    edited_input: bool = False
+    """Whether an edited tool input is what runs. Where False, core turns an edit into a deny that proposes it."""
+    counts_steps: bool = False
+    """Whether it keeps `TurnLimits.max_steps` itself. Where False, core interrupts."""
+    native_resume: bool = False
+    """Whether it has a store of its own that `Resume` can load. Where False, it reads the history."""
 
 
 class EngineDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,13 +37,6 @@ class EngineDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """Why it cannot be used now and what to do; None when it can."""
     models: tuple[ModelInfo, ...] = ()
     efforts: tuple[str, ...] = ()
-    edited_input: bool = False
-    """Whether an edited tool input is what runs. Where False, core turns an edit into a deny that proposes it."""
-    counts_steps: bool = False
-    """Whether it keeps `TurnLimits.max_steps` itself. Where False, core interrupts."""
-    native_resume: bool = False
-    """Whether it has a store of its own that `Resume` can load."""
-    process_scope: Literal["none", "session", "shared"] = "none"
-    """Whose process dies when it does not answer an interrupt in time."""
+    abilities: EngineAbilities = EngineAbilities()
     options_schema: JsonObject = {}
     """JSON Schema of the provider profile's `options`."""

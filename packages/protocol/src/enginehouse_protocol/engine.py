@@ -12,7 +12,7 @@ Rules, each held by a test of `enginehouse_protocol.conformance`:
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Literal, Protocol, Self
 
 import msgspec
 
-from enginehouse_protocol.capabilities import EngineDescription
+from enginehouse_protocol.capabilities import EngineAbilities, EngineDescription
 from enginehouse_protocol.events import EngineBody, Event, MessageUser, QuestionAsked, StopReason, ToolUse
 from enginehouse_protocol.ids import EngineName, SessionId, TurnId
 from enginehouse_protocol.permissions import Decision, JsonObject
@@ -75,8 +75,8 @@ class EngineHome:
 
     state: Path
     """The engine's folder in the profile. It may not exist yet; the engine makes it when it needs it."""
-    keeper: tuple[str, ...]
-    """argv to put in front of a process that starts commands itself: nothing below it survives it."""
+    kept: Callable[[Sequence[str]], Sequence[str]]
+    """argv → argv with the keeper in front, for a process that starts commands itself: nothing below survives it."""
     log: logging.Logger
 
 
@@ -191,6 +191,7 @@ class EngineSession(Protocol):
 
         Raises:
             EngineError: the turn failed; the session stays usable.
+            TranscriptUnavailable: as `emit` raised it; the turn cannot be recorded.
         """
         ...
 
@@ -211,6 +212,7 @@ class Engine(Protocol):
     """The adapter for one kind of agent. The app makes it with `factory(home: EngineHome)`."""
 
     name: EngineName
+    abilities: EngineAbilities
 
     async def __aenter__(self) -> Self: ...
 
@@ -221,5 +223,5 @@ class Engine(Protocol):
         ...
 
     def open(self, opening: Opening) -> AbstractAsyncContextManager[EngineSession]:
-        """Entering may raise `EngineError`; leaving ends every process of the session."""
+        """Entering may raise `EngineError`; leaving ends every process of the session. One task does both."""
         ...

@@ -21,7 +21,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 class FileContent(msgspec.Struct, frozen=True, kw_only=True):
     path: str
-    """Relative to its root, as the fence understood it."""
+    """As `display` names it."""
     data: bytes
     sha256: str
     """Of the whole file as read; hand it to `write` to be sure nobody changed the file in between."""
@@ -83,7 +83,10 @@ class Workspace(Protocol):
         ...
 
     def display(self, path: str) -> str:
-        """How `path` is best named to a person and a rule: relative to its root; never touches the disk."""
+        """How `path` is best named to a person and a rule; never touches the disk.
+
+        Relative below the first root, absolute elsewhere: a relative name always means the first root's file.
+        """
         ...
 
     async def read(self, path: str, *, max_bytes: int) -> FileContent:

@@ -18,11 +18,17 @@ from enginehouse_protocol.content import SpilledText
 from enginehouse_protocol.errors import MalformedData
 from enginehouse_protocol.events import (
     AnyBody,
+    MessageAssistant,
     MessageDelta,
     PermissionDecided,
+    PermissionRequested,
+    Reasoning,
     ReasoningDelta,
+    StepHeader,
+    StepStarted,
     ToolOutput,
     ToolUse,
+    UsageUpdated,
 )
 from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import TurnId
@@ -55,10 +61,7 @@ class Intake:
             TranscriptUnavailable: nothing can be recorded.
             MalformedData: a number JSON cannot carry, or a body too large even after spilling.
         """
-        if isinstance(body, ToolUse):
-            refuse_nonfinite(body.input)
-        elif isinstance(body, PermissionDecided) and isinstance(body.decision, Allow):
-            refuse_nonfinite(body.decision.input)
+        _refuse_nonfinite(body)
         try:
             stamped = log.stamp(body, turn_id)
         except UnicodeEncodeError:
@@ -153,6 +156,25 @@ class Intake:
         self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self._scratch / spilled.blob_name).write_bytes(data)
         return spilled
+
+
+def _refuse_nonfinite(body: AnyBody) -> None:
+    """The encoder would turn such a number into null; these are the bodies one can be in."""
+    match body:
+        case ToolUse():
+            refuse_nonfinite(body.input)
+        case PermissionDecided(decision=Allow(input=dict() as edited)):
+            refuse_nonfinite(edited)
+        case PermissionRequested(input=dict() as shown):
+            refuse_nonfinite(shown)
+        case UsageUpdated():
+            refuse_nonfinite(body.cost_usd)
+        case MessageAssistant(reasoning=Reasoning(opaque=dict() as opaque)):
+            refuse_nonfinite(opaque)
+        case StepStarted(header=StepHeader() as header):
+            refuse_nonfinite([*header.tools, header.options])
+        case _:
+            pass
 
 
 def _streamed(kind: type[Streamed], key: str, text: str) -> Streamed:

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from enginehouse_core.sessions.engine_room import EngineRoom
 from enginehouse_core.sessions.port import Conversation, Port
 from enginehouse_core.sessions.recap import render_recap
+from enginehouse_protocol.capabilities import EngineAbilities
 from enginehouse_protocol.engine import Access, EngineSession, Fresh, Opening, Resume, Start
 from enginehouse_protocol.errors import EngineError, NativeSessionLost
 from enginehouse_protocol.events import Event, Notice
@@ -49,8 +50,7 @@ class EngineSeat:
         self.access = Access()
         self.stale = False
         """True: open again before the next turn."""
-        self.counts_steps = False
-        self.takes_edits = False
+        self.abilities = EngineAbilities()
         self._room = room
         self._workspace = workspace
         self._log = log
@@ -88,12 +88,11 @@ class EngineSeat:
     async def _occupy(self, conversation: Conversation, start: Start | None) -> _Occupant:
         fold = conversation.record.fold
         engine = await self._room.engine(fold.engine)
-        description = await engine.describe(self.access)
-        self.counts_steps, self.takes_edits = description.counts_steps, description.edited_input
+        self.abilities = engine.abilities
         if start is None:
-            # An engine without a store of its own reads the history; one with a store has lost it.
-            recap = render_recap([event async for event in _all(conversation)]) if description.native_resume else ""
-            start = Fresh(recap=recap)
+            start = Fresh()
+            if engine.abilities.native_resume:  # it has lost its own; an engine without a store reads the history
+                start = Fresh(recap=render_recap([event async for event in _all(conversation)]))
         occupant = self._occupant = _Occupant(Port(conversation))
         self.stale = False
         self.tasks.start_soon(self._sit, conversation, occupant, start)

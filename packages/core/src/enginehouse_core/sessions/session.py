@@ -5,9 +5,9 @@ recorded first and then wakes that task. What is true of a session is `record.fo
 the process.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import msgspec
@@ -63,6 +63,7 @@ class Session:
         judge: Callable[[ToolUse, SessionFacts], Judgement],
         store_rule: Callable[[str], Awaitable[None]],
         before_turn: Callable[[], Awaitable[str]],
+        end_commands: Callable[[], Coroutine[Any, Any, None]],
         expires_after_s: float,
         max_steps: int | None = None,
     ) -> None:
@@ -79,6 +80,7 @@ class Session:
         self.stopped = anyio.Event()
         """Set once `drive` has given up the engine and the record."""
         self._judge = judge
+        self._end_commands = end_commands
         self._turn: TurnInHand | None = None
         self._wanted: list[str] = []
         self._answering_views = 0
@@ -155,8 +157,11 @@ class Session:
             self.questions.expire_all()
             turn.preparing.cancel()
             with anyio.move_on_after(INTERRUPT_S):
-                await self.seat.interrupt(turn.id)
-                await turn.engine_done.wait()
+                async with anyio.create_task_group() as ending:
+                    if not any(use.detached for use in self.record.fold.open_uses.values()):
+                        ending.start_soon(self._end_commands)
+                    await self.seat.interrupt(turn.id)
+                    await turn.engine_done.wait()
             turn.running.cancel()
         await turn.over.wait()
 
@@ -268,7 +273,7 @@ class Session:
     def count_step(self) -> None:
         """Limit the steps of an engine that does not count them itself."""
         turn = self._turn
-        if turn is None or self.max_steps is None or self.seat.counts_steps:
+        if turn is None or self.max_steps is None or self.seat.abilities.counts_steps:
             return
         turn.steps += 1
         if turn.steps > self.max_steps and not turn.interrupted:

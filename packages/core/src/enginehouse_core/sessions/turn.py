@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from enginehouse_core.sessions.session import Session
 
 _log = logging.getLogger(__name__)
+_FAILURE_CHARACTERS = 300
 
 
 @dataclass
@@ -103,7 +104,7 @@ async def _prepare(session: "Session", turn: TurnInHand, prepared: _Prepared) ->
     try:
         await _require_directory(session)
         prepared.engine = await session.seat.take(session)
-        session.flow.takes_edits = session.seat.takes_edits
+        session.flow.takes_edits = session.seat.abilities.edited_input
     except EngineError as error:
         prepared.error = error
 
@@ -157,6 +158,8 @@ def _interruption_note(session: "Session") -> str:
             why = "The person interrupted your previous turn."
         case TurnFailed(code="interrupted"):
             why = "Your previous turn was cut off: Enginehouse ended while it was under way."
+        case TurnFailed(message=message):
+            why = f"Your previous turn failed before it was finished: {' '.join(message.split())[:_FAILURE_CHARACTERS]}"
         case _:
             return ""
     if not fold.unfinished:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio.to_thread
 
 from enginehouse_engines.openai_compatible.options import options_of, options_schema
-from enginehouse_protocol.capabilities import EngineDescription, ModelInfo
+from enginehouse_protocol.capabilities import EngineAbilities, EngineDescription, ModelInfo
 from enginehouse_protocol.engine import Access, EngineHome, EngineSession, Opening
 from enginehouse_protocol.errors import EngineError, EngineUnavailable
 from enginehouse_protocol.ids import EngineName
@@ -35,6 +35,7 @@ class OpenAICompatible:
     """Any server that speaks Chat Completions. Holds no state between sessions and starts no process."""
 
     name = NAME
+    abilities = EngineAbilities(edited_input=True, counts_steps=True)
 
     def __init__(self, home: EngineHome) -> None:
         self._log: logging.Logger = home.log
@@ -69,8 +70,7 @@ class OpenAICompatible:
             problem=problem,
             models=models,
             efforts=EFFORTS,
-            edited_input=True,
-            counts_steps=True,
+            abilities=self.abilities,
             options_schema=options_schema(),
         )
 

@@ -4,7 +4,7 @@ Rule: a request is a function of the events up to its `history_seq` and of the r
 one request sent, the next begins with, byte for byte. Only a changed header or `history.replaced` breaks the chain.
 
 How that holds: the events are cut into spans, one a request. `step.started` closes a span: what it rendered to is
-sealed and never rendered again, so nothing that comes later (a late result, a note) can reach back into it.
+sealed and never rendered again, so nothing that comes later, such as a late result, can reach back into it.
 """
 
 import itertools
@@ -26,8 +26,6 @@ from enginehouse_protocol.events import (
     StepStarted,
     ToolResult,
     ToolUse,
-    TurnCompleted,
-    TurnFailed,
     Unknown,
 )
 from enginehouse_protocol.ids import CallId, ReplyId
@@ -37,7 +35,6 @@ DIALECT = "chat_completions"
 RENDERER = 1
 """Raise it with every change that renders other bytes from the same events."""
 
-INTERRUPTED_NOTE = "[The person interrupted the turn above before it was finished. What is not answered was not done.]"
 _NO_RESULT = "[There is no result: it was lost before it was recorded. Check before you repeat it.]"
 _WITHOUT_WORDS = {
     "ok": "[no output]",
@@ -47,7 +44,6 @@ _WITHOUT_WORDS = {
     "unknown": "[It is not known whether this ran or how it ended. Check before you repeat it.]",
 }
 _NO_NAME_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_FAILURE_CHARS = 500
 _encoder = msgspec.json.Encoder()
 
 
@@ -189,10 +185,6 @@ def _items(bodies: list[DurableBody], here: set[CallId], known: _Known) -> list[
             case ToolResult() if body.call_id not in here and body.call_id not in known.answered:
                 known.answered.add(body.call_id)
                 items.append(_Said(text=_late(body, known.names.get(body.call_id))))
-            case TurnCompleted(stop="interrupted"):
-                items.append(_Said(text=INTERRUPTED_NOTE))
-            case TurnFailed():
-                items.append(_Said(text=_failure(body)))
             case HistoryReplaced(summary=summary) if summary:
                 items.append(_Said(text=f"[Summary of the conversation up to here]\n{summary}"))
             case _:
@@ -250,11 +242,6 @@ def _result_text(result: ToolResult) -> str:
 def _late(result: ToolResult, name: str | None) -> str:
     about = f"the earlier {name} call" if name else "a tool call that is no longer in this conversation"
     return f"[Result of {about}, which arrived late]\n{_result_text(result)}"
-
-
-def _failure(failed: TurnFailed) -> str:
-    words = " ".join(failed.message.split())[:_MAX_FAILURE_CHARS]
-    return f"[The turn above failed before it was finished: {words}]"
 
 
 def _text_of(content: tuple[Content, ...]) -> str:

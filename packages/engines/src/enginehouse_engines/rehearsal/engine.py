@@ -15,7 +15,7 @@ from enginehouse_engines.rehearsal.demo import DEMO
 from enginehouse_engines.rehearsal.player import Player
 from enginehouse_engines.rehearsal.position import position, spoken
 from enginehouse_engines.rehearsal.scenario import Scenario
-from enginehouse_protocol.capabilities import EngineDescription
+from enginehouse_protocol.capabilities import EngineAbilities, EngineDescription
 from enginehouse_protocol.engine import Access, Applied, EngineHome, Fresh, Opening, Turn, TurnEnd
 from enginehouse_protocol.errors import EngineError, NativeSessionLost, SettingRefused
 from enginehouse_protocol.events import Event
@@ -37,6 +37,7 @@ class RehearsalEngine:
 
     def __init__(self, scenario: Scenario = DEMO, *, pace_s: float = PACE_S) -> None:
         self.name = NAME
+        self.abilities = EngineAbilities(edited_input=True)
         self._scenario = scenario
         self._pace_s = pace_s
 
@@ -57,7 +58,7 @@ class RehearsalEngine:
             title="Rehearsal (offline, plays a script, no model)",
             version=version("enginehouse-engines"),
             problem=problem,
-            edited_input=True,
+            abilities=self.abilities,
             options_schema=msgspec.json.schema(Options),
         )
 

@@ -10,7 +10,7 @@ from typing import get_args
 import anyio
 import msgspec
 
-from enginehouse_protocol.capabilities import EngineDescription
+from enginehouse_protocol.capabilities import EngineAbilities, EngineDescription
 from enginehouse_protocol.codec import refuse_nonfinite
 from enginehouse_protocol.conformance.harness import (
     Ability,
@@ -64,8 +64,7 @@ class ScriptedHarness:
             title="Scripted engine",
             version="1",
             problem=self.problem,
-            edited_input=True,
-            native_resume=self._store is not None,
+            abilities=EngineAbilities(edited_input=True, native_resume=self._store is not None),
         )
         self._engine = self.engine_type(self._turn, native_store=self._store, description=description)
         return self._engine

@@ -99,7 +99,7 @@ class Sessions:
     async def test_a_native_id_that_is_lost_is_said_on_opening(self, harness: EngineHarness, tmp_path: Path) -> None:
         """`NativeSessionLost`, before anything is written under an id whose history was not loaded."""
         async with opened(harness, tmp_path) as it:
-            if not it.description.native_resume:
+            if not it.description.abilities.native_resume:
                 pytest.skip("this engine does not declare native_resume")
         lost = RecordingPort()
         with pytest.raises(NativeSessionLost):
@@ -111,7 +111,7 @@ class Sessions:
         """What core rendered of a lost history is in the first prompt of the fresh session."""
         need(harness, "prompt")
         async with opened(harness, tmp_path) as it:
-            if not it.description.native_resume:
+            if not it.description.abilities.native_resume:
                 pytest.skip("this engine does not declare native_resume: it reads the history itself")
         harness.expect(Reply(pieces=("I see",)))
         async with opened(harness, tmp_path, start=Fresh(recap="They spoke of plums.")) as it:
@@ -159,6 +159,6 @@ class Sessions:
 
 
 def _start(first: Opened) -> Start:
-    if not first.description.native_resume:
+    if not first.description.abilities.native_resume:
         return Fresh()
     return Resume(native_id=first.port.all(NativeUpdated)[-1].native_id)

@@ -108,5 +108,5 @@ class Streaming:
         async with opened(harness, tmp_path) as it:
             pass
         assert it.port.violations == []
-        if not it.description.native_resume and it.port.bodies:
+        if not it.description.abilities.native_resume and it.port.bodies:
             pytest.fail(f"a session without a turn emitted {it.port.bodies}")

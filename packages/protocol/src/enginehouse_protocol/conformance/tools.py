@@ -118,7 +118,7 @@ class Tools:
 
         harness.expect(Reply(uses=(RunCommand("touch asked"),)), Reply(pieces=("done",)))
         async with opened(harness, tmp_path, port=RecordingPort(policy=edited)) as it:
-            if not it.description.edited_input:
+            if not it.description.abilities.edited_input:
                 pytest.skip("this engine does not declare edited_input")
             await it.run("touch it")
             there = sorted(path.name for path in it.workspace.directory.iterdir())
@@ -241,7 +241,7 @@ class Tools:
         """`counts_steps`: the turn ends with `max_steps` before another model call is made."""
         need(harness, "run_command")
         async with opened(harness, tmp_path) as it:
-            if not it.description.counts_steps:
+            if not it.description.abilities.counts_steps:
                 pytest.skip("this engine does not declare counts_steps")
             harness.expect(Reply(uses=(RunCommand("true"),)), Reply(pieces=("too far",)))
             end = await it.run("go", limits=TurnLimits(max_steps=1))

@@ -11,7 +11,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from enginehouse_protocol.capabilities import EngineDescription, ModelInfo
+from enginehouse_protocol.capabilities import EngineAbilities, EngineDescription, ModelInfo
 from enginehouse_protocol.content import content_text
 from enginehouse_protocol.engine import Access, Applied, Fresh, Opening, Resume, Turn, TurnEnd
 from enginehouse_protocol.errors import EngineError, NativeSessionLost, TranscriptUnavailable
@@ -55,9 +55,9 @@ class ScriptedEngine:
             title="Scripted engine",
             version="1",
             models=(ModelInfo(name="script"),),
-            edited_input=True,
-            native_resume=native_store is not None,
+            abilities=EngineAbilities(edited_input=True, native_resume=native_store is not None),
         )
+        self.abilities = self.description.abilities
         self.openings: list[Opening] = []
         self.turns_run: list[Turn] = []
         self.interrupts: list[TurnId] = []
