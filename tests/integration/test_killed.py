@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -26,6 +27,8 @@ from model_server import server_in_thread, steps
 KILLS = int(os.environ.get("ENGINEHOUSE_TEST_KILLS", "200"))
 STEPS = 20
 PATIENCE_S = 60
+WORKERS = 2
+MOMENTS = ("step.started", "tool.use", "permission.decided", "tool.result", "usage.updated", "turn.completed")
 LINES_A_SESSION = STEPS * 9
 ENGINEHOUSE = str(Path(sys.executable).parent / "enginehouse")
 
@@ -59,6 +62,15 @@ class Run:
             assert time.monotonic() < until, f"nothing moves any more; last heard: {self.heard[-3:]}"
             time.sleep(0.002)
 
+    def wait_for(self, tag: str) -> None:
+        """Until an event of this kind is heard from now on, or the run is over."""
+        until, place, wanted = time.monotonic() + PATIENCE_S, len(self.heard), f'"type":"{tag}"'.encode()
+        while self.process.poll() is None:
+            if any(wanted in line for line in self.heard[place:]):
+                return
+            assert time.monotonic() < until, f"no {tag} any more; last heard: {self.heard[-3:]}"
+            time.sleep(0.001)
+
     def kill(self, keeper: bool) -> None:
         """End the keeper (the process the shell knows) or the process it keeps."""
         try:
@@ -85,7 +97,7 @@ class Home:
 
     def __init__(self, tmp_path: Path, base_url: str) -> None:
         self.project = tmp_path / "project"
-        self.project.mkdir()
+        self.project.mkdir(parents=True)
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
@@ -128,41 +140,48 @@ def body_of(line: bytes) -> dict[str, Any]:
     return msgspec.json.decode(line)["body"]
 
 
-@pytest.mark.timeout(1_500)
+@pytest.mark.timeout(1_800)
 def test_a_session_survives_being_killed_at_any_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("ENGINEHOUSE_TEST_SEED", str(random.SystemRandom().randrange(1 << 32))))
     with capsys.disabled():
         print(f"\n{KILLS} kills, seed {seed}")
-    draw = random.Random(seed)
-    with server_in_thread(steps(STEPS, command, final="all done")) as server:
-        home = Home(tmp_path, server.base_url)
-        killed = 0
-        reached: Counter[str] = Counter()
-        while killed < KILLS:
-            session_id = SessionId("")
-            heard: list[bytes] = []
-            (home.project / "steps.txt").write_text("")
-            finished = False
-            while not finished:
-                run = Run(home, ["--session", session_id] if session_id else [])
-                run.wait_for_lines(draw.randrange(1, LINES_A_SESSION))
-                time.sleep(draw.choice((0, 0, draw.random() * 0.05)))
-                keeper = killed % 2 == 1
-                alive = run.process.poll() is None
-                if alive and killed < KILLS:
-                    run.kill(keeper)
-                    killed += 1
-                    reached[body_of(run.heard[-1])["type"] if run.heard else "nothing heard"] += 1
-                run.ended()
-                assert home.left_behind() == []
-                heard += run.durable
-                if not session_id and heard:
-                    session_id = msgspec.json.decode(heard[0])["session_id"]
-                if session_id:
-                    finished = check(home, session_id, heard)
-        with capsys.disabled():
-            print("last heard before a kill:", dict(reached.most_common()))
+    with server_in_thread(steps(STEPS, command, final="all done")) as server, ThreadPoolExecutor(WORKERS) as pool:
+        homes = [Home(tmp_path / str(number), server.base_url) for number in range(WORKERS)]
+        draws = [random.Random(seed + number) for number in range(WORKERS)]
+        counts = [KILLS // WORKERS] * WORKERS
+        reached = sum(pool.map(kill_again_and_again, homes, draws, counts), Counter[str]())
         assert server.problems() == []
+    with capsys.disabled():
+        print("last heard before a kill:", dict(reached.most_common()))
+    assert sum(reached.values()) == KILLS // WORKERS * WORKERS
+
+
+def kill_again_and_again(home: Home, draw: random.Random, kills: int) -> Counter[str]:
+    """Sessions of `STEPS` steps, each killed and continued until it is done; returns what was heard last before each."""
+    reached: Counter[str] = Counter()
+    while sum(reached.values()) < kills:
+        session_id = SessionId("")
+        heard: list[bytes] = []
+        (home.project / "steps.txt").write_text("")
+        finished = False
+        while not finished:
+            run = Run(home, ["--session", session_id] if session_id else [])
+            run.wait_for_lines(draw.randrange(1, LINES_A_SESSION))
+            if draw.random() < 0.5:
+                run.wait_for(draw.choice(MOMENTS))
+            else:
+                time.sleep(draw.random() * 0.05)
+            if run.process.poll() is None and sum(reached.values()) < kills:
+                run.kill(keeper=sum(reached.values()) % 2 == 1)
+                reached[body_of(run.heard[-1])["type"] if run.heard else "nothing heard"] += 1
+            run.ended()
+            assert home.left_behind() == []
+            heard += run.durable
+            if not session_id and heard:
+                session_id = SessionId(msgspec.json.decode(heard[0])["session_id"])
+            if session_id:
+                finished = check(home, session_id, heard)
+    return reached
 
 
 def check(home: Home, session_id: SessionId, heard: list[bytes]) -> bool:

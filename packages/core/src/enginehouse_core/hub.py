@@ -25,7 +25,7 @@ from enginehouse_core.masking import Masker
 from enginehouse_core.permissions.places import Places
 from enginehouse_core.permissions.policy import Judgement
 from enginehouse_core.permissions.rulebook import Rulebook
-from enginehouse_core.profile.folders import Folders
+from enginehouse_core.profile.folders import Folders, make_private
 from enginehouse_core.profile.lock import ProfileLock
 from enginehouse_core.profile.settings import read_settings
 from enginehouse_core.sessions.archive import Archive, identity_of, info_of
@@ -105,7 +105,8 @@ class Hub:
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             configure_log(self._folders.log, self._masker)
             stack.push_async_callback(anyio.to_thread.run_sync, close_log)
-            self._folders.create_run()
+            await anyio.to_thread.run_sync(self._folders.create_run)
+            await anyio.to_thread.run_sync(make_private, self._commands)
             await anyio.to_thread.run_sync(end_leftovers, self._commands)
             self._settings = await anyio.to_thread.run_sync(read_settings, self._folders)
             await stack.enter_async_context(self._room)
@@ -135,9 +136,10 @@ class Hub:
         await self._room.engine(params.engine)
         self._learn(params.launch)
         session_id = new_session_id()
-        record = await SessionRecord.create(
-            session_id, self._archive.folder(session_id), self._scratch(session_id), self._masker, self._tasks
-        )
+        scratch = self._scratch(session_id)
+        await anyio.to_thread.run_sync(make_private, scratch)
+        folder = self._archive.folder(session_id)
+        record = await SessionRecord.create(session_id, folder, scratch, self._masker, self._tasks)
         root = Root(path=directory, identity=identity_of(directory))
         provider = params.launch.provider
         created = SessionCreated(
@@ -171,7 +173,7 @@ class Hub:
         if params.launch is not None:
             self._learn(params.launch)
             access = self._access(params.launch)
-        return await session.send(params.content, access)
+        return await session.send(params.content, access, max_steps=params.max_steps)
 
     async def sessions_interrupt(self, params: SessionRef) -> Nothing:
         if params.session_id in self._sessions:
@@ -245,6 +247,7 @@ class Hub:
             if session is None:
                 folder = self._archive.folder(session_id)
                 scratch = self._scratch(session_id)
+                await anyio.to_thread.run_sync(make_private, scratch)
                 record = await SessionRecord.open(session_id, folder, scratch, self._masker, self._tasks)
                 session = self._begin(record)
             return session

@@ -67,7 +67,7 @@ class SessionCreated(Body, frozen=True, kw_only=True, tag="session.created"):
     """The first is the working directory."""
     settings: SessionSettings = SessionSettings()
     provider: str | None = None
-    """Name of the provider profile; None when the environment alone said where the model is."""
+    """Name of the provider profile; `environment` when variables alone said where the model is."""
     branch: str | None = None
     """The git branch checked out in the first root."""
 

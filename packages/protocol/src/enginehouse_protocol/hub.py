@@ -105,6 +105,8 @@ class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Needed by the first send after a hub start."""
     directory: str | None = None
     """Absolute. Where the project is now, when the person confirmed that it moved."""
+    max_steps: int | None = None
+    """Model calls in the turn this message starts; None: what the settings say. Not kept past the hub's end."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

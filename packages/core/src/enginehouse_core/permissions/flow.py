@@ -95,6 +95,8 @@ class _Pending:
     judgement: Judgement
     offered: bool = False
     """Whether the request is on disk, so that views may know of it."""
+    claimed_by: str = ""
+    """The host whose answer came first, from when it came."""
     settled: _Settled | None = None
     woken: anyio.Event = field(default_factory=anyio.Event)
 
@@ -318,16 +320,18 @@ class PermissionFlow:
             RequestNotFound, AlreadyDecided, StaleDigest
         """
         waiting = self._pending.get(answer.request_id)
-        if waiting is None or waiting.settled is not None:
+        if waiting is None or waiting.settled is not None or waiting.claimed_by:
             outcome = self._decided.get(answer.request_id)
             if waiting is None and outcome is None:
                 raise RequestNotFound(f"there is no permission request {answer.request_id} in this session")
             raise AlreadyDecided(f"this request is settled: {outcome or 'somebody else answered first'}")
         if not secrets.compare_digest(answer.digest, waiting.shown.digest):
             raise StaleDigest("this answer is about another input than the one being asked about; look again")
-        waiting.settle(_Settled(answer.decision, "person", None, host))
+        waiting.claimed_by = host
         if answer.always and isinstance(answer.decision, Allow) and waiting.shown.always_rule:
+            # First the rule, then the run: the next use of its kind must not be asked again.
             await self._always(waiting.shown.always_rule, waiting.turn_id)
+        waiting.settle(_Settled(answer.decision, "person", None, host))
 
     async def _always(self, rule: str, turn_id: TurnId | None) -> None:
         try:
@@ -339,7 +343,7 @@ class PermissionFlow:
 
     def rejudge(self) -> None:
         """Rules or the mode changed: what no longer needs a person is settled."""
-        for waiting in list(self._pending.values()):
+        for waiting in [waiting for waiting in self._pending.values() if not waiting.claimed_by]:
             judgement = self._desk.judge(waiting.use)
             if judgement.verdict == "allow":
                 waiting.settle(_Settled(Allow(), judgement.by, judgement.rule))

@@ -69,7 +69,6 @@ class Session:
     ) -> None:
         self.record = record
         self.hooks = hooks
-        self.max_steps = max_steps
         self.before_turn = before_turn
         """Called as a turn begins; what it returns is a warning for the person."""
         self.flow = PermissionFlow(self, hooks, expires_after_s=expires_after_s, store_rule=store_rule)
@@ -80,9 +79,11 @@ class Session:
         self.stopped = anyio.Event()
         """Set once `drive` has given up the engine and the record."""
         self._judge = judge
+        self._usual_max_steps = max_steps
         self._end_commands = end_commands
         self._turn: TurnInHand | None = None
         self._wanted: list[str] = []
+        self._max_steps: dict[MessageId, int] = {}  # limits that came with a message that has not run yet
         self._answering_views = 0
         self._wake = anyio.Event()
         self._closing = False
@@ -128,7 +129,9 @@ class Session:
 
     # --- the person's verbs ---------------------------------------------------------------------------------------
 
-    async def send(self, content: tuple[Content, ...], access: Access | None) -> Receipt:
+    async def send(
+        self, content: tuple[Content, ...], access: Access | None, *, max_steps: int | None = None
+    ) -> Receipt:
         """Record a message, then let it run when its turn comes.
 
         Raises:
@@ -140,6 +143,8 @@ class Session:
             self.seat.access = access
         message_id = new_message_id()
         source = "human" if self._turn is None and not self.record.fold.queue else "queue"
+        if max_steps is not None:
+            self._max_steps[message_id] = max_steps
         seq = await self.record.put_durably(MessageQueued(message_id=message_id, content=content, source=source))
         self.held = False
         self._wake.set()
@@ -273,10 +278,10 @@ class Session:
     def count_step(self) -> None:
         """Limit the steps of an engine that does not count them itself."""
         turn = self._turn
-        if turn is None or self.max_steps is None or self.seat.abilities.counts_steps:
+        if turn is None or turn.max_steps is None or self.seat.abilities.counts_steps:
             return
         turn.steps += 1
-        if turn.steps > self.max_steps and not turn.interrupted:
+        if turn.steps > turn.max_steps and not turn.interrupted:
             turn.stop = "max_steps"
             self.seat.tasks.start_soon(self.interrupt)
 
@@ -299,9 +304,11 @@ class Session:
         if self.record.fold.closed or self.record.failure:
             return None
         if self._wanted:
-            return TurnInHand(origin=self._wanted.pop(0))
+            return TurnInHand(origin=self._wanted.pop(0), max_steps=self._usual_max_steps)
         if self.record.fold.queue and not self.held:
-            return TurnInHand(origin="message", message=next(iter(self.record.fold.queue.values())))
+            message = next(iter(self.record.fold.queue.values()))
+            max_steps = self._max_steps.pop(message.message_id, self._usual_max_steps)
+            return TurnInHand(origin="message", message=message, max_steps=max_steps)
         return None
 
     async def _run(self, turn: TurnInHand) -> None:

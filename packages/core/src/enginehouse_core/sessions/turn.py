@@ -47,6 +47,7 @@ class TurnInHand:
     interrupted: bool = False
     stop: StopReason = "interrupted"
     """What an interrupted turn is recorded as."""
+    max_steps: int | None = None
     steps: int = 0
     preparing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Around what is done before the engine runs: an interrupt simply cancels it."""
@@ -178,7 +179,7 @@ async def _run_engine(
     session: "Session", turn: TurnInHand, engine: EngineSession, messages: tuple[MessageUser, ...]
 ) -> TurnEnd | EngineError:
     """The engine's part. Whatever it raises, something comes back that can be recorded."""
-    limits = TurnLimits(max_steps=session.max_steps)
+    limits = TurnLimits(max_steps=turn.max_steps)
     outcome: TurnEnd | EngineError = TurnEnd(stop=turn.stop)
     try:
         with turn.running:

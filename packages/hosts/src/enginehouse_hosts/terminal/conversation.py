@@ -7,6 +7,7 @@ What it returns is the process's exit code: 0 completed, 1 failed, 2 the engine 
 4 completed although something was denied for lack of anyone to ask, 130 interrupted, 128 + n ended by signal n.
 """
 
+import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,13 +52,15 @@ from enginehouse_protocol.hub import (
     WithdrawQueued,
 )
 from enginehouse_protocol.ids import MessageId, TurnId
-from enginehouse_protocol.permissions import Expired, JsonObject
+from enginehouse_protocol.permissions import Expired
 from enginehouse_protocol.settings import SessionSettings
 
 COMPLETED, FAILED, MISUSED, UNANSWERED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 4, 130, 141
 _NOT_CONFIGURED = frozenset(
     (EngineUnavailable.code, SettingRefused.code, UsageError.code, "engine.model_needed", "engine.options_invalid")
 )
+_SAME_PRESS_S = 0.2
+"""An interrupt of the whole process group comes twice, once of them through the keeper."""
 _SETTLE_S = 5.0
 """How long the end of an interrupted turn may take to be seen; the hub itself is bounded by two seconds."""
 
@@ -146,7 +149,7 @@ class Conversation:
         self._presenter = presenter
         self._styles = styles
         self._environment = environment
-        self._interrupts = 0
+        self._interrupted_at = -math.inf
         self._showing = anyio.Lock()
         """Held from hearing a batch until it is shown."""
 
@@ -161,13 +164,12 @@ class Conversation:
             info, after, directory = await self._hub.sessions_create(start), 0, None
         else:
             info, after, directory = start.session, start.session.last_seq, start.directory
-        limits: JsonObject = {} if message.max_steps is None else {"max_steps": message.max_steps}
         sending = SendMessage(
             session_id=info.id,
             content=(Text(text=message.text),),
             launch=message.launch,
             directory=directory,
-            **limits,
+            max_steps=message.max_steps,
         )
         outcome = Outcome(asked_here=self._streams.can_ask)
         attach = Attach(session_id=info.id, after=after, can_answer=self._streams.can_ask)
@@ -218,8 +220,10 @@ class Conversation:
             task_status.started()
             async with anyio.create_task_group() as tasks:
                 async for number in signals:
-                    if number == signal.SIGINT and self._interrupts == 0:
-                        self._interrupts += 1
+                    if number == signal.SIGINT and anyio.current_time() - self._interrupted_at < _SAME_PRESS_S:
+                        continue
+                    if number == signal.SIGINT and self._interrupted_at == -math.inf:
+                        self._interrupted_at = anyio.current_time()
                         await self._streams.say(self._styles("doubtful", "interrupting; Ctrl-C again leaves"))
                         tasks.start_soon(self._interrupt, info, outcome, whole)
                     else:
