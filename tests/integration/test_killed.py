@@ -157,7 +157,7 @@ def test_a_session_survives_being_killed_at_any_moment(tmp_path: Path, capsys: p
 
 
 def kill_again_and_again(home: Home, draw: random.Random, kills: int) -> Counter[str]:
-    """Sessions of `STEPS` steps, each killed and continued until it is done; returns what was heard last before each."""
+    """Sessions of `STEPS` steps, each killed and continued until it is done; returns what was heard before each."""
     reached: Counter[str] = Counter()
     while sum(reached.values()) < kills:
         session_id = SessionId("")

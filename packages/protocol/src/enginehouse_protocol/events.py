@@ -190,7 +190,7 @@ class HistoryReplaced(Body, frozen=True, kw_only=True, tag="history.replaced"):
     last_seq: int
     by: int
     """Seq of the event that caused it."""
-    reason: Literal["compaction"]
+    reason: Literal["rewind", "compaction", "prune"]
     summary: str = ""
 
 
