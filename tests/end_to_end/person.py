@@ -98,8 +98,28 @@ class Person:
 
     def session_id(self) -> str:
         """Of the newest session."""
+        return self.newest_session()["id"]
+
+    def newest_session(self) -> dict[str, Any]:
+        """As `sessions list --json` tells it."""
         listed = self.runs("sessions", "list", "--json")
-        return msgspec.json.decode(listed.out_bytes.splitlines()[0])["id"]
+        return msgspec.json.decode(listed.out_bytes.splitlines()[0])
+
+    def alive(self, *commands: str) -> list[str]:
+        """What runs of this person's: known by the home folder in its environment, or by being one of `commands`."""
+        mark = f"HOME={self.home}".encode()
+        found: list[str] = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                environment = (process / "environ").read_bytes().split(b"\0")
+                state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            command = b" ".join(words).decode("utf-8", "replace")
+            if state != "Z" and (mark in environment or command in commands):
+                found.append(command)
+        return found
 
 
 class Terminal:

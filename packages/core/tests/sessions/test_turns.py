@@ -1,5 +1,6 @@
 """A conversation from message to end of turn, on a scripted engine and a real record."""
 
+import contextlib
 from pathlib import Path
 
 import anyio
@@ -7,7 +8,7 @@ import pytest
 from sessions.house import PATIENCE_S, House, house
 
 from enginehouse_protocol.content import Text
-from enginehouse_protocol.engine import Fresh
+from enginehouse_protocol.engine import Fresh, Secret
 from enginehouse_protocol.errors import EngineError, SessionClosed
 from enginehouse_protocol.events import (
     HistoryChanged,
@@ -30,11 +31,15 @@ from enginehouse_protocol.events import (
     TurnFailed,
     TurnStarted,
 )
+from enginehouse_protocol.events import (
+    SessionClosed as SessionClosedBody,
+)
 from enginehouse_protocol.hookspecs import AddContext, BlockMessage, SessionFacts, hookimpl
 from enginehouse_protocol.hub import (
     AnswerQuestion,
     EditQueued,
     EventsAfter,
+    Launch,
     ListSessions,
     SendMessage,
     SessionRef,
@@ -421,3 +426,51 @@ async def test_queued_messages_of_a_dead_hub_are_held(tmp_path: Path) -> None:
         assert [u.content[0] for u in ear.bodies(MessageUser) if u.source != "interruption"] == [
             Text(text=text) for text in ("first", "second", "third")
         ]
+
+
+async def test_a_changed_key_opens_the_engine_again_and_the_same_one_does_not(tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda turn: [Say("ok")])
+    launches = [
+        Launch(environment={"PATH": "/bin"}, secrets={"K": key}, key="K")
+        for key in ("first-key-1", "first-key-1", "second-key-2")
+    ]
+    async with house(tmp_path, engine) as home:
+        session_id = await home.session(launch=launches[0])
+        async with home.watching(session_id) as ear:
+            for launch in launches:
+                await home.hub.sessions_send(
+                    SendMessage(session_id=session_id, content=(Text(text="go"),), launch=launch)
+                )
+                await ear.hear(TurnCompleted)
+        secrets = [opening.access.secret for opening in engine.openings]
+        assert secrets == [Secret("K", "first-key-1"), Secret("K", "second-key-2")]
+
+
+async def test_closing_and_sending_at_once_ends_closed_with_the_whole_history(tmp_path: Path) -> None:
+    async with house(tmp_path, ScriptedEngine(lambda turn: [Say("ok")])) as home:
+        for _ in range(20):
+            session_id = await home.session()
+            await home.say(session_id, "one")
+
+            async def send(to: SessionId) -> None:
+                with contextlib.suppress(SessionClosed):
+                    await home.send(to, "two")
+
+            with anyio.fail_after(PATIENCE_S):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(home.hub.sessions_close, SessionRef(session_id=session_id))
+                    tasks.start_soon(send, session_id)
+            page = await home.hub.sessions_events(EventsAfter(session_id=session_id))
+            assert isinstance(page.events[-1].body, SessionClosedBody)
+            users = [event.body for event in page.events if isinstance(event.body, MessageUser)]
+            assert users[0].content == (Text(text="one"),)
+
+
+async def test_a_turn_that_failed_is_told_to_the_next_one(tmp_path: Path) -> None:
+    engine = ScriptedEngine([[Fail(EngineError("no credit", code="provider.payment"))], [Say("ok")]])
+    async with house(tmp_path, engine) as home:
+        session_id = await home.session()
+        await home.say(session_id, "one")
+        told = [body for body in await home.say(session_id, "two") if isinstance(body, MessageUser)]
+        assert [message.source for message in told] == ["interruption", "human"]
+        assert "no credit" in str(told[0].content)

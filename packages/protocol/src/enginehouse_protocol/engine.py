@@ -40,6 +40,12 @@ class Secret:
     def reveal(self) -> str:
         return self._value
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and (self.name, self._value) == (other.name, other._value)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self._value))
+
     def __repr__(self) -> str:
         return f"Secret({self.name!r})"
 

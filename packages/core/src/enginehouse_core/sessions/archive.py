@@ -84,6 +84,7 @@ class Archive:
 
     def list(self, directory: str | None) -> SessionList:
         """Newest first. With `directory` those that belong there, also ones whose project seems to have moved there."""
+        directory = os.path.realpath(directory) if directory is not None else None
         sessions: list[SessionInfo] = []
         for session_id in self.ids():
             try:

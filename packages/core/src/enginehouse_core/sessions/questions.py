@@ -47,9 +47,10 @@ class Questions:
 
     async def ask(self, question: QuestionAsked, turn_id: TurnId | None) -> tuple[str, ...] | None:
         """The person's answers; None when there are none. Cancelling withdraws the question."""
-        await self._asker.synced(await self._asker.put(question, turn_id))
+        seq = await self._asker.put(question, turn_id)
         waiting = _Waiting(question)
         try:
+            await self._asker.synced(seq)
             if self._asker.can_be_answered():
                 self._waiting[question.question_id] = waiting
                 self._asker.pending_changed()

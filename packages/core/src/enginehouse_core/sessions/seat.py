@@ -138,14 +138,14 @@ class EngineSeat:
             occupant.ready.set()
             occupant.gone.set()
 
-    async def leave(self) -> None:
-        """Leave the engine session, which ends its processes. Bounded; idempotent."""
+    async def leave(self, within_s: float = LEAVING_S) -> None:
+        """Leave the engine session, which ends its processes; past `within_s` it is cancelled. Idempotent."""
         occupant, self._occupant = self._occupant, None
         if occupant is None:
             return
         occupant.leave.set()
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(LEAVING_S):
+            with anyio.move_on_after(within_s):
                 await occupant.gone.wait()
             occupant.scope.cancel()
 

@@ -86,7 +86,9 @@ class Session:
         self._max_steps: dict[MessageId, int] = {}  # limits that came with a message that has not run yet
         self._answering_views = 0
         self._wake = anyio.Event()
-        self._closing = False
+        self._ending = record.fold.closed
+        """No turn begins any more."""
+        self._stopping = False
         self._shown: SessionStateChanged | None = None
 
     # --- what is true now -----------------------------------------------------------------------------------------
@@ -139,8 +141,9 @@ class Session:
         """
         self._require_open()
         await self._recover()
-        if access is not None:
+        if access is not None and access != self.seat.access:
             self.seat.access = access
+            self.seat.stale = True
         message_id = new_message_id()
         source = "human" if self._turn is None and not self.record.fold.queue else "queue"
         if max_steps is not None:
@@ -187,6 +190,7 @@ class Session:
         """End the conversation for good: it can be read, not continued."""
         if self.record.fold.closed:
             return
+        self._ending = True
         await self.interrupt()
         await self._recover()
         for message_id in list(self.record.fold.queue):
@@ -200,8 +204,8 @@ class Session:
 
     async def stop(self) -> None:
         """The hub ends: interrupt what runs and let `drive` return. The conversation stays as it is."""
+        self._ending = self._stopping = True
         await self.interrupt()
-        self._closing = True
         self._wake.set()
 
     # --- the queue ------------------------------------------------------------------------------------------------
@@ -290,10 +294,10 @@ class Session:
     async def drive(self) -> None:
         """Run turns as messages come, until `stop`."""
         try:
-            while not self._closing:
+            while not self._stopping:
                 await self._wake.wait()
                 self._wake = anyio.Event()
-                while not self._closing and (turn := self._next_turn()):
+                while turn := self._next_turn():
                     await self._run(turn)
         finally:
             await self.seat.leave()
@@ -301,7 +305,7 @@ class Session:
             self.stopped.set()
 
     def _next_turn(self) -> TurnInHand | None:
-        if self.record.fold.closed or self.record.failure:
+        if self._ending or self.record.failure:
             return None
         if self._wanted:
             return TurnInHand(origin=self._wanted.pop(0), max_steps=self._usual_max_steps)
@@ -347,7 +351,7 @@ class Session:
             await self.record.recover()
 
     def _require_open(self) -> None:
-        if self.record.fold.closed:
+        if self.record.fold.closed or self._ending:
             raise SessionClosed(f"session {self.session_id} is closed; it can be read, not continued")
 
 

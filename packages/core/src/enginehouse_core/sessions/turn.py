@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _FAILURE_CHARACTERS = 300
+_DEAF_S = 0.2
 
 
 @dataclass
@@ -195,7 +196,7 @@ async def _run_engine(
     if turn.running.cancelled_caught:
         session.seat.stale = True
         turn.engine_done.set()
-        await session.seat.leave()
+        await session.seat.leave(within_s=_DEAF_S)
         text = "the engine did not answer the interrupt in time; it was ended and starts again with the next message"
         await session.record.put(Notice(level="warning", code="engine.unresponsive", text=text), turn.id)
     return TurnEnd(stop=turn.stop) if turn.interrupted else outcome
