@@ -55,6 +55,10 @@ class Person:
         if base_url:
             self.environment |= {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "sk-end-to-end-0123456789"}
 
+    def keeps_profile_at(self, profile: Path) -> None:
+        self.profile = profile
+        self.environment["ENGINEHOUSE_PROFILE"] = str(profile)
+
     def runs(
         self,
         *arguments: str | bytes,

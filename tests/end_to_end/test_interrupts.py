@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from select import select
+from typing import Any
 
 import pytest
 
@@ -128,11 +129,11 @@ def _goes_on(meet: Introduction, person: Person) -> str:
     return f"{told}\n{request.messages}"
 
 
-def _events(person: Person) -> list[dict[str, object]]:
+def _events(person: Person) -> list[dict[str, Any]]:
     return person.runs("sessions", "events", person.session_id()).events
 
 
-def _recorded(person: Person, tag: str) -> list[dict[str, object]]:
+def _recorded(person: Person, tag: str) -> list[dict[str, Any]]:
     return person.runs("sessions", "events", person.session_id()).bodies(tag)
 
 
