@@ -32,6 +32,7 @@ class Ended:
 
     @property
     def events(self) -> list[dict[str, Any]]:
+        """What stdout has, one JSON object a line."""
         return [msgspec.json.decode(line) for line in self.out_bytes.splitlines()]
 
     def bodies(self, tag: str) -> list[dict[str, Any]]:
@@ -169,6 +170,10 @@ class Terminal:
 
     def presses_ctrl_c(self) -> None:
         os.write(self._ours, b"\x03")
+
+    def gets(self, number: signal.Signals) -> None:
+        """A signal, sent to the command by its number."""
+        self._process.send_signal(number)
 
     def ends(self) -> Ended:
         """Wait for the command's end."""

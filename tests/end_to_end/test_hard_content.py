@@ -46,7 +46,7 @@ SAYS = (
 def test_one_session_takes_all_of_it_and_goes_on(meet: Introduction) -> None:
     person = meet([*STEPS, reply("All done."), reply("Still here.")])
     ended = person.runs("run", "--json", "--mode", "yolo", "now the\u2028hard \ufeff\U0010ffff ones")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0, ended.err
     uses, results = ended.bodies("tool.use"), ended.bodies("tool.result")
     assert [body["call_id"] for body in uses] == [body["call_id"] for body in results]
     assert len(uses) == len(STEPS) + 3

@@ -176,18 +176,11 @@ def test_of_two_runs_that_start_at_once_one_has_the_profile_and_the_other_says_w
         _, err = refused.communicate(timeout=PATIENCE_S)
         assert refused.returncode == 2
         assert b"`enginehouse run` (pid " in err
-        listed = person.runs("sessions", "list", "--json")
-        assert [info["state"] for info in map(_decoded, listed.out_bytes.splitlines())] == ["running"]
+        assert [info["state"] for info in person.runs("sessions", "list", "--json").events] == ["running"]
         meet.server.release("middle")
         out, _ = runs.communicate(timeout=PATIENCE_S)
     assert (runs.returncode, out) == (0, b"Half whole.\n")
     assert len(person.runs("sessions", "list", "--json").out.splitlines()) == 1
-
-
-def _decoded(line: bytes) -> dict[str, str]:
-    import json
-
-    return json.loads(line)
 
 
 def _one_clear_line(ended: Ended, says: str) -> None:

@@ -58,7 +58,7 @@ def test_while_a_command_sleeps_that_left_others_behind(meet: Introduction) -> N
     with person.starts("run", "--mode", "yolo", "sleep") as process:
         assert select([ready], [], [], PATIENCE_S)[0]
         os.close(ready)
-        assert set(STAYING[1:]) <= set(person.alive(*STAYING))  # they did start, so that their end means something
+        _until_all_stay(person)
         _interrupt(person, process)
     assert person.alive(*STAYING) == []
     assert [body["status"] for body in _recorded(person, "tool.result")] == ["interrupted"]
@@ -97,6 +97,41 @@ def test_while_a_permission_is_pending(meet: Introduction) -> None:
     [decided] = _recorded(person, "permission.decided")
     assert (decided["decision"]["type"], decided["by"]) == ("expired", "expiry")
     assert "write note.txt" in _goes_on(meet, person)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, None], ids=["SIGTERM", "SIGHUP", "Ctrl-C twice"])
+def test_leaving_at_once_leaves_no_command_behind_either(meet: Introduction, number: signal.Signals | None) -> None:
+    person = meet([reply(calls=[call("bash", {"command": LEAVES_THINGS_BEHIND})]), reply("Back.")])
+    os.mkfifo(person.project / "ready")
+    ready = os.open(person.project / "ready", os.O_RDONLY | os.O_NONBLOCK)
+    with person.sits_at("run", "--mode", "yolo", "sleep") as terminal:
+        assert select([ready], [], [], PATIENCE_S)[0]
+        os.close(ready)
+        _until_all_stay(person)
+        sent_at = time.monotonic()
+        if number is None:
+            terminal.presses_ctrl_c()
+            terminal.until("Ctrl-C again leaves")
+            terminal.presses_ctrl_c()
+        else:
+            terminal.gets(number)
+        code = terminal.ends().code
+        assert time.monotonic() - sent_at < GONE_WITHIN_S
+    assert code == (130 if number is None else 128 + number)
+    assert person.alive(*STAYING) == []
+    assert [body["status"] for body in _recorded(person, "tool.result")] in ([], ["interrupted"])
+    again = person.runs("run", "--session", person.session_id(), "are you there?")
+    assert (again.code, again.out) == (0, "Back.\n"), again.err
+    [result] = _recorded(person, "tool.result")
+    assert result["status"] in ("interrupted", "unknown")
+
+
+def _until_all_stay(person: Person) -> None:
+    """They did start, so that their end means something. That a detached program runs can only be seen by looking."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not set(STAYING) <= set(person.alive(*STAYING)):
+        assert time.monotonic() < deadline, person.alive(*STAYING)
+        time.sleep(0.02)
 
 
 def _interrupt(person: Person, process: "subprocess.Popen[bytes]") -> None:

@@ -177,7 +177,7 @@ def test_max_steps_ends_the_turn_and_says_so(meet: Introduction) -> None:
     look = call("list_dir", {"path": "."})
     person = meet([reply(calls=[look]), reply(calls=[look]), reply("Never said.")])
     ended = person.runs("run", "--max-steps", "2", "look around")
-    assert (ended.code, ended.out) == (0, "")
+    assert (ended.code, ended.out) == (1, "")
     assert "--max-steps" in ended.err
     assert len(meet.asked()) == 2
 

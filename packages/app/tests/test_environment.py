@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from enginehouse.commands.run import looser_than_wanted
 from enginehouse.environment import Flags, launch_of, secrets_in, start_of
 from enginehouse_core.profile.folders import Folders
 from enginehouse_protocol.engine import Provider
@@ -62,6 +63,24 @@ def test_a_key_goes_only_to_the_address_it_was_given_with(folders: Folders) -> N
     assert launch_of(OPENAI, folders, {"OPENAI_API_KEY": "sk-of-somebody-else"}).key is None
 
 
+def test_the_options_of_the_file_for_the_address_in_the_environment_count_and_nothing_else_of_it(
+    folders: Folders,
+) -> None:
+    provider_file(
+        folders,
+        "house",
+        f'engine = "openai_compatible"\nbase_url = "{ADDRESS}/"\nmodel = "m"\napi_key_env = "HOUSE_KEY"\n'
+        "[options]\nidle_timeout_s = 900\n",
+    )
+    provider_file(folders, "other", 'engine = "openai_compatible"\nbase_url = "http://other.test/v1"\n')
+    environment = {"OPENAI_API_KEY": "sk-of-the-environment", "OPENAI_BASE_URL": ADDRESS, "HOUSE_KEY": "house-key-1"}
+    launch = launch_of(OPENAI, folders, environment)
+    assert launch.provider == Provider(name="environment", base_url=ADDRESS, options={"idle_timeout_s": 900})
+    assert launch.key == "OPENAI_API_KEY"
+    elsewhere = launch_of(OPENAI, folders, environment | {"OPENAI_BASE_URL": "http://127.0.0.1:2/v1"})
+    assert elsewhere.provider == Provider(name="environment", base_url="http://127.0.0.1:2/v1")
+
+
 def test_of_several_providers_the_one_called_default_is_used_else_the_person_is_asked_to_say(folders: Folders) -> None:
     for name in ("one", "two"):
         provider_file(folders, name, f'engine = "openai_compatible"\nbase_url = "{ADDRESS}"\n')
@@ -106,3 +125,11 @@ def test_a_variable_that_is_not_unicode_is_left_out(folders: Folders) -> None:
     launch = launch_of(OPENAI, folders, {"LC_ALL": "x\udcff", "PATH": "/bin", "A_TOKEN": "abcdefgh\udcff"})
     assert launch.environment == {"PATH": "/bin"}
     assert launch.secrets == {}
+
+
+def test_a_mode_of_the_environment_that_is_stricter_than_the_session_is_said() -> None:
+    wanted = {"ENGINEHOUSE_MODE": "plan"}
+    assert "--mode plan changes it" in looser_than_wanted("yolo", Flags(), wanted)
+    assert looser_than_wanted("plan", Flags(), wanted) == ""
+    assert looser_than_wanted("yolo", Flags(mode="yolo"), wanted) == ""
+    assert looser_than_wanted("default", Flags(), {"ENGINEHOUSE_MODE": "yolo"}) == ""

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from enginehouse.failure import told
+from enginehouse_hosts.terminal.streams import OutputUnwritable
 from enginehouse_protocol.errors import (
     EngineError,
     EngineUnavailable,
+    FileUnusable,
     ProfileLocked,
     RuleRefused,
     SessionNotFound,
@@ -26,6 +28,8 @@ from enginehouse_protocol.errors import (
         (EngineUnavailable("not installed"), 2),
         (EngineError("gone"), 1),
         (TranscriptUnavailable("disk full"), 1),
+        (FileUnusable("/p", "no such directory"), 2),
+        (OutputUnwritable("No space left on device"), 1),
         (ExceptionGroup("tasks", [ExceptionGroup("inner", [UsageError("say something")])]), 2),
     ],
 )

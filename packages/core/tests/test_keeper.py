@@ -295,6 +295,44 @@ def test_control_c_reaches_the_program_once_and_does_not_end_the_keeper(tmp_path
         assert process.wait(10) == 41
 
 
+def test_a_hang_up_reaches_the_program_although_the_kernel_tells_only_the_keeper(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        textwrap.dedent("""
+        from enginehouse_core import keeper
+        keeper.keep()
+        import os, signal, sys
+        signal.signal(signal.SIGHUP, lambda number, frame: sys.exit(41))
+        signal.alarm(8)
+        print("ready", flush=True)
+        while True:
+            signal.pause()
+        """)
+    )
+    with on_a_terminal([sys.executable, str(script)]) as (terminal, process):
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, terminal)  # which closes our side: the window is gone
+        os.close(nothing)
+        assert process.wait(10) == 41
+
+
+def test_whether_orphans_are_handed_over_is_found_without_a_trace(scripts: Scripts) -> None:
+    program = scripts.start(
+        """
+        import ctypes
+        from enginehouse_core import keeper
+        adopts = ctypes.c_int()
+        found = keeper.hands_orphans_over()
+        ctypes.CDLL(None).prctl(37, ctypes.byref(adopts), 0, 0, 0)
+        print(found, adopts.value, flush=True)
+        """,
+        kept=False,
+    )
+    assert program.line() == "True 0"
+
+
 def test_control_z_stops_both_for_the_shell_and_its_fg_continues_both(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

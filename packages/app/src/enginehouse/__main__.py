@@ -4,40 +4,48 @@ Rule: `--help` and `--version` load argparse and nothing of ours; a command that
 keeper before it loads anything else.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
+from enginehouse_hosts.terminal import exit_codes
+
+TYPE_CHECKING = False  # `typing` itself would be the dearest import here
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 _KEPT = ("run", "demo")
-_USAGE_EXIT, _BROKEN_PIPE_EXIT, _INTERRUPT_EXIT = 2, 141, 130
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--version"]:
-        from enginehouse import __version__
-
-        sys.stdout.write(f"enginehouse {__version__}\n")
-        return
-    if arguments[:1] and arguments[0] in _KEPT and not {"-h", "--help"} & set(arguments):
-        from enginehouse_core.keeper import keep
-
-        keep()
+    code = exit_codes.FAILED
     try:
-        code = _command(arguments)
+        code = _command(sys.argv[1:])
     except SystemExit as asked:  # of argparse: after help, or for a wrong call
-        code = asked.code if isinstance(asked.code, int) else _USAGE_EXIT
+        code = asked.code if isinstance(asked.code, int) else exit_codes.MISUSED
     except KeyboardInterrupt:
-        code = _INTERRUPT_EXIT
+        code = exit_codes.INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
-        code = _BROKEN_PIPE_EXIT
-    _leave(code)
+        code = exit_codes.BROKEN_PIPE
+    finally:
+        _leave(code)
 
 
 def _command(arguments: list[str]) -> int:
-    from enginehouse.cli import parse
-
-    command, parsed = parse(arguments)
     try:
+        if arguments[:1] == ["--version"]:
+            from enginehouse import __version__
+
+            print(f"enginehouse {__version__}")
+            return exit_codes.COMPLETED
+        if arguments[:1] and arguments[0] in _KEPT and not {"-h", "--help"} & set(arguments):
+            from enginehouse_core.keeper import keep
+
+            keep()
+        from enginehouse.cli import parse
+
+        command, parsed = parse(arguments)
         return command(parsed)
     except (KeyboardInterrupt, BrokenPipeError):
         raise
@@ -47,20 +55,30 @@ def _command(arguments: list[str]) -> int:
         return told(error)
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     """At once: without waiting for threads that still write to a pipe nobody reads, and without taking the
-    interpreter apart, which `--help` would pay for."""
+    interpreter apart, which `--help` would pay for. What cannot be said on stderr changes nothing."""
+    try:
+        code = _flushed(code)
+    finally:
+        os._exit(code)
+
+
+def _flushed(code: int) -> int:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
-            code = _BROKEN_PIPE_EXIT if stream is sys.stdout else code
-        except OSError as error:
-            code = code or 1
-            os.write(2, f"enginehouse: the output cannot be written: {error.strerror}\n".encode())
-        except (ValueError, AttributeError):  # closed, or never there
-            pass
-    os._exit(code)
+        except (OSError, ValueError, AttributeError) as error:  # unwritable, closed, or never there
+            if stream is not sys.stdout or not isinstance(error, OSError):
+                continue
+            if isinstance(error, BrokenPipeError):
+                return exit_codes.BROKEN_PIPE
+            code = code or exit_codes.FAILED
+            try:
+                os.write(2, f"enginehouse: stdout cannot be written: {error.strerror}\n".encode())
+            except OSError:
+                pass
+    return code
 
 
 if __name__ == "__main__":

@@ -127,10 +127,12 @@ def _add_run(commands: Subparsers, name: str, about: str) -> None:
         more=(
             "stdout gets the answer; titles, diffs and questions go to stderr. When stdin and stderr are a terminal\n"
             "you are asked before anything risky happens; otherwise it is denied.\n\n"
-            "exit code: 0 completed, 1 the turn failed, 2 usage or configuration, 4 completed but something was\n"
-            "denied for lack of anyone to ask, 130 interrupted. Ctrl-C interrupts the turn, a second one leaves.\n\n"
-            "OPENAI_API_KEY and OPENAI_BASE_URL say where the model is. ENGINEHOUSE_ENGINE, _MODEL, _EFFORT and\n"
-            "_MODE set defaults for new sessions; a session that is continued keeps its own."
+            "exit code: 0 completed, 1 the turn failed or stopped at a limit, 2 usage or configuration, 4 completed\n"
+            "but something was denied for lack of anyone to ask, 129 you left, 130 interrupted. Ctrl-C interrupts\n"
+            "the turn, a second one leaves.\n\n"
+            "OPENAI_API_KEY and OPENAI_BASE_URL say where the model is; the options of the file in providers/ that\n"
+            "has the same base_url count there too. ENGINEHOUSE_ENGINE, _MODEL, _EFFORT and _MODE set defaults for\n"
+            "new sessions; a session that is continued keeps its own."
         ),
     )
     run.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to do; piped text follows it")
@@ -226,6 +228,9 @@ def _add_permissions(commands: Subparsers, name: str, about: str) -> None:
         )
         _directory(parser, "for the project in this directory instead of the current one")
         parser.add_argument("--everywhere", action="store_true", help="not only in this project")
+        if verb == "remove":
+            effects = ("allow", "ask", "deny")
+            parser.add_argument("--effect", choices=effects, help="only the rule that does this")
     explain = _add(
         permissions,
         "explain",

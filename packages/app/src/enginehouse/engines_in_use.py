@@ -5,6 +5,7 @@ Rule: one that is broken, slow or not installed is a line of the answer, never i
 
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,10 +21,11 @@ from enginehouse_protocol.errors import EnginehouseError
 from enginehouse_protocol.ids import EngineName
 
 DEADLINE_S = 8.0
+_CLEANING_S = 1.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineAnswer:
     """An engine's answer; without a description `problem` says why."""
 
     name: EngineName
@@ -31,21 +33,19 @@ class Asked:
     problem: str | None
 
 
-async def ask_all(folders: Folders, environment: Mapping[str, str]) -> list[Asked]:
-    answers: dict[EngineName, Asked] = {}
+async def ask_all(folders: Folders, environment: Mapping[str, str], answers: dict[EngineName, EngineAnswer]) -> None:
+    """Fills `answers` as they come."""
 
     async def ask(name: EngineName) -> None:
-        answers[name] = Asked(name, None, f"no answer within {DEADLINE_S:g} s")
         with anyio.move_on_after(DEADLINE_S):
             answers[name] = await _ask(name, folders, environment)
 
     async with anyio.create_task_group() as tasks:
         for name in FACTORIES:
             tasks.start_soon(ask, name)
-    return [answers[name] for name in FACTORIES]
 
 
-async def _ask(name: EngineName, folders: Folders, environment: Mapping[str, str]) -> Asked:
+async def _ask(name: EngineName, folders: Folders, environment: Mapping[str, str]) -> EngineAnswer:
     home = EngineHome(
         state=folders.engine(name),
         kept=command_kept,
@@ -58,10 +58,29 @@ async def _ask(name: EngineName, folders: Folders, environment: Mapping[str, str
         async with FACTORIES[name](home) as engine:
             description = await engine.describe(access)
     except (EnginehouseError, ImportError, OSError) as error:
-        return Asked(name, None, str(error))
-    return Asked(name, description, description.problem)
+        return EngineAnswer(name, None, str(error))
+    return EngineAnswer(name, description, description.problem)
 
 
-def asked_engines() -> list[Asked]:
-    """The same, for a command. Blocks."""
-    return anyio.run(ask_all, Folders.of(os.environ), dict(os.environ))
+def asked_engines() -> list[EngineAnswer]:
+    """The same, for a command. Blocks; in a thread that is left to itself at the end, because what an engine waits for
+    (the name of a host, most of all) may be something that cannot be cancelled."""
+    folders, environment = Folders.of(os.environ), dict(os.environ)
+    answers: dict[EngineName, EngineAnswer] = {}
+    over = threading.Event()
+    broken: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            anyio.run(ask_all, folders, environment, answers)
+        except BaseException as error:  # noqa: BLE001 raised again where it is waited for
+            broken.append(error)
+        finally:
+            over.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    over.wait(DEADLINE_S + _CLEANING_S)
+    if broken:
+        raise broken[0]
+    late = f"no answer within {DEADLINE_S:g} s"
+    return [answers.get(name, EngineAnswer(name, None, late)) for name in FACTORIES]

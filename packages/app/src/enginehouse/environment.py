@@ -1,12 +1,14 @@
 """What the person's environment says: where the model is, what is secret, what a new session starts with.
 
 Rule: the hub never reads these variables; they are resolved here, once, where the person sits. Precedence: flags, then
-`ENGINEHOUSE_*`, then `settings.toml`. A key goes only to an address that was given together with it.
+`ENGINEHOUSE_*`, then `settings.toml`. A key goes only to an address that was given together with it. Where
+`OPENAI_BASE_URL` names the address of a provider file, that file's `options` count, and nothing else of it.
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from enginehouse_core.profile.defaults import defaults
 from enginehouse_core.profile.folders import Folders
@@ -17,6 +19,9 @@ from enginehouse_protocol.errors import UsageError
 from enginehouse_protocol.hub import Launch
 from enginehouse_protocol.ids import EngineName
 from enginehouse_protocol.settings import Mode, SessionSettings
+
+if TYPE_CHECKING:
+    from enginehouse_core.profile.provider import ProviderFile
 
 DEFAULT_ENGINE = EngineName("openai_compatible")
 ENVIRONMENT_PROVIDER = "environment"
@@ -96,21 +101,40 @@ def _provider_of(
     engine: EngineName, folders: Folders, environment: Mapping[str, str]
 ) -> tuple[Provider | None, str | None]:
     """Where the model is, and the name of the variable that holds its key."""
+    files = _provider_files(engine, folders)
     if engine == DEFAULT_ENGINE and (base_url := environment.get(BASE_URL)):
-        return Provider(name=ENVIRONMENT_PROVIDER, base_url=base_url), KEY
-    if folders.providers.is_dir():
-        from enginehouse_core.profile.provider import provider_names, read_provider
-
-        files = {name: read_provider(folders, name) for name in provider_names(folders)}
-        fitting = {name: file for name, file in files.items() if file is not None and file.engine == engine}
-        if len(fitting) > 1:
-            fitting = {name: file for name, file in fitting.items() if name == "default"} or fitting
-        if len(fitting) > 1:
-            raise UsageError(
-                f"the profile has several providers for {engine}: {', '.join(fitting)}; call one of them default.toml"
-            )
-        for name, file in fitting.items():
-            return file.as_provider(name), file.api_key_env
+        same = {name: file for name, file in files.items() if _is_same(file.base_url, base_url)}
+        _, file = _the_one(same, f"{engine} at the address in {BASE_URL}")
+        return Provider(name=ENVIRONMENT_PROVIDER, base_url=base_url, options=dict(file.options) if file else {}), KEY
+    name, file = _the_one(files, engine)
+    if file is not None:
+        return file.as_provider(name), file.api_key_env
     if engine == DEFAULT_ENGINE and environment.get(KEY):
         return Provider(name=ENVIRONMENT_PROVIDER), KEY
     return None, None
+
+
+def _provider_files(engine: EngineName, folders: Folders) -> dict[str, "ProviderFile"]:
+    if not folders.providers.is_dir():
+        return {}
+    from enginehouse_core.profile.provider import (  # pydantic, for those who have such files
+        provider_names,
+        read_provider,
+    )
+
+    files = {name: read_provider(folders, name) for name in provider_names(folders)}
+    return {name: file for name, file in files.items() if file is not None and file.engine == engine}
+
+
+def _the_one(files: dict[str, "ProviderFile"], what: str) -> "tuple[str, ProviderFile | None]":
+    if len(files) > 1:
+        files = {name: file for name, file in files.items() if name == "default"} or files
+    if len(files) > 1:
+        raise UsageError(
+            f"the profile has several providers for {what}: {', '.join(files)}; call one of them default.toml"
+        )
+    return next(iter(files.items()), ("", None))
+
+
+def _is_same(address: str | None, other: str) -> bool:
+    return address is not None and address.rstrip("/") == other.rstrip("/")

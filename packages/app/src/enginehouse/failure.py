@@ -5,8 +5,9 @@ Rule: one line for what was expected to go wrong; for what was not, one line and
 
 import logging
 import os
-import sys
 
+from enginehouse.output import complain
+from enginehouse_hosts.terminal.exit_codes import FAILED, MISUSED
 from enginehouse_protocol.errors import (
     DecisionError,
     EnginehouseError,
@@ -19,7 +20,6 @@ from enginehouse_protocol.errors import (
     UsageError,
 )
 
-FAILED, MISUSED = 1, 2
 _MISUSE = (
     UsageError,
     ProfileError,
@@ -36,9 +36,9 @@ def told(error: Exception) -> int:
     """Say it on stderr and return the exit code."""
     expected = _expected(error)
     if expected is not None:
-        _say(str(expected))
+        complain(str(expected))
         return MISUSED if isinstance(expected, _MISUSE) else FAILED
-    _say(_unexpected(error))
+    complain(_unexpected(error))
     return FAILED
 
 
@@ -70,11 +70,3 @@ def _unexpected(error: Exception) -> str:
         return f"{text}; details are in {log / FILE}" if (log / FILE).exists() else text
     except Exception:  # noqa: BLE001 the last thing said must not fail
         return text
-
-
-def _say(text: str) -> None:
-    if sys.stderr is None:  # closed by whoever started us
-        return
-    line = " ".join(text.split("\n"))
-    printable = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
-    sys.stderr.write(f"enginehouse: {printable}\n".encode("utf-8", "replace").decode("utf-8"))

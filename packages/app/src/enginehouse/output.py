@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from enginehouse_hosts.terminal.listing import json_lines, listing
-from enginehouse_protocol.errors import FileUnusable
+from enginehouse_hosts.terminal.listing import json_listing, listing
+from enginehouse_hosts.terminal.plain_text import exact
+from enginehouse_hosts.terminal.streams import OutputUnwritable
 from enginehouse_protocol.permissions import JsonObject
 
 
@@ -18,7 +19,7 @@ def put(text: str) -> None:
 
 
 def put_lines(data: bytes) -> None:
-    """Raises: BrokenPipeError; FileUnusable: the disk that stdout goes to is full."""
+    """Raises: BrokenPipeError; OutputUnwritable: the disk that stdout goes to is full."""
     if sys.stdout is None:  # closed by whoever started us: nobody wants to know
         return
     try:
@@ -26,20 +27,55 @@ def put_lines(data: bytes) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise FileUnusable("stdout", error.strerror or str(error)) from error
+        raise OutputUnwritable(error.strerror or str(error)) from error
+
+
+def put_path(path: str) -> None:
+    """A path, as it is for programs: their command lines are made of it. A person's terminal obeys nothing in it."""
+    shown = exact(path) if sys.stdout is not None and sys.stdout.isatty() else path
+    put_lines(os.fsencode(f"{shown}\n"))
 
 
 def flush() -> None:
     """Show what was put so far."""
-    if sys.stdout is not None:
+    if sys.stdout is None:
+        return
+    try:
         sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputUnwritable(error.strerror or str(error)) from error
 
 
 def remark(text: str) -> None:
-    """For a person, beside the answer."""
+    """For a person, beside the answer: on stderr, and of no consequence where nobody can read it. Names in it may hold
+    whatever a file system allows."""
     flush()
-    if sys.stderr is not None:
-        sys.stderr.write(f"{text}\n")
+    _to_stderr(f"{exact(text)}\n")
+
+
+def complain(text: str) -> None:
+    """One line about what went wrong."""
+    _to_stderr(f"enginehouse: {exact(' '.join(text.splitlines()))}\n")
+
+
+def agreed(question: str) -> bool:
+    """Ask the person at this terminal; everything but a yes is a no."""
+    if not (sys.stdin and sys.stderr and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    _to_stderr(f"{exact(question)} [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _to_stderr(text: str) -> None:
+    if sys.stderr is None:  # closed by whoever started us
+        return
+    try:
+        sys.stderr.write(text.encode("utf-8", "replace").decode("utf-8"))
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
 
 
 def put_listing(
@@ -47,7 +83,7 @@ def put_listing(
 ) -> None:
     """`none` is said on stderr when there is nothing to list."""
     if as_json:
-        put(json_lines(objects))
+        put(json_listing(objects))
     elif rows:
         put(listing(titles, rows, width=table_width()))
     else:

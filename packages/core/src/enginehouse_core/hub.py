@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Self
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from enginehouse_core.hooks import Hooks
 from enginehouse_core.keeper import command_kept
@@ -32,7 +33,9 @@ from enginehouse_core.sessions.archive import Archive, identity_of, info_of
 from enginehouse_core.sessions.engine_room import EngineFactory, EngineRoom
 from enginehouse_core.sessions.record import SessionRecord
 from enginehouse_core.sessions.seat import EngineSeat
-from enginehouse_core.sessions.session import INTERRUPT_S, Session
+from enginehouse_core.sessions.session import INTERRUPT_S, Session, Wishes
+from enginehouse_core.transcript.load import load
+from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
 from enginehouse_core.workspace import process_tree
 from enginehouse_core.workspace.environment import command_environment
 from enginehouse_core.workspace.leftovers import end_leftovers
@@ -40,13 +43,14 @@ from enginehouse_core.workspace.local import LocalWorkspace
 from enginehouse_core.workspace.runner import ProcessRunner
 from enginehouse_protocol.engine import Access, EngineHome, Secret
 from enginehouse_protocol.errors import FileUnusable, SessionMoved, UsageError
-from enginehouse_protocol.events import SessionChanged, SessionCreated, ToolUse
+from enginehouse_protocol.events import Event, SessionChanged, SessionCreated, ToolUse
 from enginehouse_protocol.hookspecs import SessionFacts
 from enginehouse_protocol.hub import (
     AnswerPermission,
     AnswerQuestion,
     Attach,
     CreateSession,
+    Delivery,
     EditQueued,
     EventsAfter,
     EventsPage,
@@ -91,7 +95,6 @@ class Hub:
         self._rulebook = Rulebook(folders.permissions)
         self._person_home = os.path.realpath(os.path.expanduser("~"))
         self._masker = Masker({})
-        self._log = logging.getLogger(__name__)
         self._room = EngineRoom(factories, self._home)
         self._sessions: dict[SessionId, Session] = {}
         self._opening = anyio.Lock()
@@ -149,8 +152,8 @@ class Hub:
             provider=provider.name if provider else None,
             branch=await anyio.to_thread.run_sync(_branch, directory),
         )
+        session = self._begin(record)  # from here on somebody owns the record, whatever becomes of this call
         await record.put_durably(created)
-        session = self._begin(record)
         session.seat.access = self._access(params.launch)
         return self._info(session)
 
@@ -161,10 +164,13 @@ class Hub:
         return SessionList(sessions=sessions)
 
     async def sessions_events(self, params: EventsAfter) -> EventsPage:
-        session = await self._session(params.session_id)
-        events = await session.record.events_after(params.after)
-        on_disk = session.record.log.on_disk_seq
-        return EventsPage(events=tuple(event for event in events if event.seq <= on_disk), last_seq=on_disk)
+        live = self._sessions.get(params.session_id)
+        if live is not None:
+            page, last_seq = await _live_page(live.record, params.after), live.record.log.on_disk_seq
+        else:  # reading opens nothing for writing
+            folder = self._archive.folder(params.session_id)
+            page, last_seq = await anyio.to_thread.run_sync(_stored_page, folder, params.session_id, params.after)
+        return EventsPage(lines=tuple(msgspec.Raw(delivery.line) for delivery in page), last_seq=last_seq)
 
     async def sessions_send(self, params: SendMessage) -> Receipt:
         session = await self._session(params.session_id)
@@ -173,7 +179,8 @@ class Hub:
         if params.launch is not None:
             self._learn(params.launch)
             access = self._access(params.launch)
-        return await session.send(params.content, access, max_steps=params.max_steps)
+        wishes = Wishes(max_steps=params.max_steps, unattended=params.unattended)
+        return await session.send(params.content, access, wishes)
 
     async def sessions_interrupt(self, params: SessionRef) -> Nothing:
         if params.session_id in self._sessions:
@@ -253,11 +260,12 @@ class Hub:
             return session
 
     def _begin(self, record: SessionRecord) -> Session:
-        seat = EngineSeat(self._room, self._tasks, partial(self._workspace, record), self._log)
+        seat = EngineSeat(self._room, self._tasks, partial(self._workspace, record))
         session = Session(
             record,
             seat,
             self._hooks,
+            self._tasks,
             judge=partial(self._judge, record),
             store_rule=partial(self._store_rule, record),
             before_turn=self._before_turn,
@@ -352,6 +360,21 @@ class Hub:
     def _home(self, name: EngineName) -> EngineHome:
         log = logging.getLogger(f"enginehouse_engines.{name}")
         return EngineHome(state=self._folders.engine(name), kept=command_kept, log=log)
+
+
+async def _live_page(record: SessionRecord, after: int) -> list[Delivery]:
+    if after < record.log.on_disk_seq:
+        async with aclosing(record.log.follow(after)) as batches:
+            async for batch in batches:
+                if page := [delivery for delivery in batch if isinstance(delivery.event, Event)]:
+                    return page
+    return []
+
+
+def _stored_page(folder: Path, session_id: SessionId, after: int) -> tuple[list[Delivery], int]:
+    loaded = load(folder, session_id)
+    page = page_after(folder, session_id, after, loaded.index.after(after, PAGE_EVENTS))
+    return page, loaded.fold.last_seq
 
 
 async def _end_commands(session_id: SessionId) -> None:

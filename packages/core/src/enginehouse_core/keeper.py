@@ -36,6 +36,8 @@ _LINUX = sys.platform == "linux"
 _PARENT_DIED = signal.SIGRTMIN + 5 if _LINUX else signal.SIGUSR2  # nobody else uses it, and it can be handled
 _PASSED_ON = {signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 _TAKEN = {*_PASSED_ON, signal.SIGCHLD, signal.SIGTSTP, _PARENT_DIED}
+_TYPED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
+"""What the terminal sends to everybody in front of it."""
 _JOB_STOPS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 _GRACE_S = 0.3
@@ -43,6 +45,7 @@ _LIMIT_S = 5.0
 _DYING_LIMIT_S = 1.5
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
+_PR_GET_CHILD_SUBREAPER = 37
 _SI_KERNEL = 0x80
 _START = "import sys;sys.path.insert(0,sys.argv.pop(1));from enginehouse_core import keeper;keeper.main(sys.argv[1:])"
 
@@ -197,9 +200,10 @@ def _next_signal() -> tuple[int, bool]:
     """The next signal, and whether the terminal sent it."""
     if sys.platform == "linux":
         came = signal.sigwaitinfo(_TAKEN)
-        return came.si_signo, came.si_code == _SI_KERNEL
+        # A hang-up comes from the kernel too, but to the session's leader alone.
+        return came.si_signo, came.si_code == _SI_KERNEL and came.si_signo in _TYPED
     number = signal.sigwait(_TAKEN)
-    typed = number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP) and _in_foreground()
+    typed = number in _TYPED and _in_foreground()
     return number, typed
 
 
@@ -318,6 +322,20 @@ def _let_go_of_everything(but: int = -1) -> None:
 
 def _adopt_orphans() -> bool:
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def hands_orphans_over() -> bool:
+    """Whether orphans would come to a keeper on this system. Tries it, and leaves this process as it was."""
+    if not _LINUX:
+        return False
+    import ctypes
+
+    before = ctypes.c_int()
+    if ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) != 0:
+        return False
+    adopting = _adopt_orphans()
+    _prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+    return adopting
 
 
 def _tell_when_parent_dies(number: int) -> None:

@@ -7,6 +7,8 @@ import msgspec
 import pytest
 from sessions.house import House, house
 
+from enginehouse_core.permissions.flow import REPLACED
+from enginehouse_protocol.engine import Opening, Turn
 from enginehouse_protocol.errors import AlreadyDecided, RequestNotFound, StaleDigest
 from enginehouse_protocol.events import (
     Body,
@@ -20,10 +22,10 @@ from enginehouse_protocol.events import (
 )
 from enginehouse_protocol.hookspecs import SessionFacts, Tighten, hookimpl
 from enginehouse_protocol.hub import AnswerPermission, SessionRef, SetSession
-from enginehouse_protocol.ids import RequestId, SessionId
-from enginehouse_protocol.permissions import Allow, Answer, Deny, Expired, PendingRequest, Risk, Verdict
+from enginehouse_protocol.ids import CallId, RequestId, SessionId
+from enginehouse_protocol.permissions import Allow, Answer, Deny, Expired, JsonObject, PendingRequest, Risk, Verdict
 from enginehouse_protocol.settings import SessionSettings
-from enginehouse_protocol.testing import Say, ScriptedEngine, Together, UseTool
+from enginehouse_protocol.testing import Do, Say, ScriptedEngine, Together, UseTool
 
 pytestmark = pytest.mark.anyio
 
@@ -137,9 +139,28 @@ async def test_an_edit_that_raises_the_risk_is_asked_once_more_with_a_new_digest
             assert (second.risk, second.input) == ("critical", {"command": "rm -rf /"})
             assert second.input_digest != first.digest
             await home.answer(await home.pending(), Deny(reason="oh no"))
-            assert (await ear.hear(PermissionDecided)).decision == Deny(reason="oh no")
             await ear.hear(TurnCompleted)
+        replaced, last = ear.bodies(PermissionDecided)
+        assert (replaced.request_id, replaced.decision) == (first.request_id, Expired(reason=REPLACED))
+        assert (last.request_id, last.decision) == (second.request_id, Deny(reason="oh no"))
+        assert last.input == {"command": "rm -rf /"}
         assert [result.status for result in ear.bodies(ToolResult)] == ["denied"]
+
+
+async def test_what_runs_is_in_the_record_also_when_it_is_not_what_was_emitted(tmp_path: Path) -> None:
+    use = ToolUse(call_id=CallId("c_1"), name="bash", kind="execute", title="$ ls", input={"command": "ls"})
+    other: JsonObject = {"command": "ls -l build"}
+
+    async def ask_another(opening: Opening, _: Turn) -> None:
+        await opening.port.emit(use)
+        decision = await opening.port.ask(msgspec.structs.replace(use, title="$ ls -l build", input=other))
+        await opening.port.emit(ToolResult(call_id=use.call_id, status="ok" if decision == Allow() else "denied"))
+
+    async with house(tmp_path, ScriptedEngine([[Do(ask_another)]])) as home:
+        bodies = await home.say(await home.session("yolo"), "go")
+        (decision,) = decided(bodies)
+        assert (decision.decision, decision.input) == (Allow(), other)
+        assert results(bodies) == ["ok"]
 
 
 async def test_always_stores_the_rule_for_this_project_and_settles_what_waits(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ async def test_an_interrupt_returns_to_idle_within_two_seconds_and_the_next_turn
         assert bodies[-1].stop == "end"
 
 
-async def test_an_interrupt_while_a_hook_thinks_leaves_the_message_in_the_record(tmp_path: Path) -> None:
+async def test_an_interrupt_while_a_hook_thinks_leaves_the_message_in_the_held_queue(tmp_path: Path) -> None:
     thinking = anyio.Event()
 
     class Slow:
@@ -223,8 +223,15 @@ async def test_an_interrupt_while_a_hook_thinks_leaves_the_message_in_the_record
                 await thinking.wait()
             await interrupt(home, session_id)
             assert (await ear.hear(TurnCompleted)).stop == "interrupted"
-            assert [user.content for user in ear.bodies(MessageUser)] == [(Text(text="slow"),)]
-        assert isinstance((await home.say(session_id, "next"))[-1], TurnCompleted)
+            assert ear.bodies(MessageUser) == []
+        queue = await home.hub.queue_list(SessionRef(session_id=session_id))
+        assert queue.held
+        (waiting,) = queue.messages
+        await home.hub.queue_withdraw(WithdrawQueued(session_id=session_id, message_id=waiting.message_id))
+        bodies = await home.say(session_id, "next")
+        told = [body.source for body in bodies if isinstance(body, MessageUser)]
+        assert told == ["interruption", "human"]
+        assert isinstance(bodies[-1], TurnCompleted)
 
 
 async def test_an_interrupt_holds_the_queue_visibly_until_a_person_sends_or_resumes(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 import errno
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from transcript.sample import SESSION, events, transcript
 
-from enginehouse_core.transcript.file import FILE_NAME, TranscriptFile, read_transcript
+from enginehouse_core.transcript.file import FILE_NAME, TranscriptFile, is_written, read_transcript
 from enginehouse_core.transcript.load import load, open_transcript
+from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
 from enginehouse_protocol.codec import encode_event
 from enginehouse_protocol.errors import SessionNotFound, TranscriptUnavailable, TranscriptUnreadable
+from enginehouse_protocol.events import Event
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -89,6 +93,70 @@ def test_a_file_of_a_newer_format_can_be_read_and_not_continued(tmp_path: Path) 
     with pytest.raises(TranscriptUnreadable, match="newer"):
         open_transcript(folder, SESSION)
     assert (folder / FILE_NAME).read_bytes() == newer
+
+
+def test_a_file_of_a_newer_format_with_a_header_nobody_knows_is_read_in_pages_and_never_written(tmp_path: Path) -> None:
+    header = b'{"format":"enginehouse.transcript","version":2,"session":["new"]}'
+    newer = header + transcript(3)[transcript(3).index(b"\n") :]
+    folder = written(tmp_path / "s", newer)
+    loaded = load(folder, SESSION)
+    assert [item.event for item in page_after(folder, SESSION, 5, loaded.index.after(5, PAGE_EVENTS))] == events(3)[5:]
+    assert [item.event for item in page_after(folder, SESSION, 5)] == events(3)[5:]
+    with pytest.raises(TranscriptUnreadable, match="newer"):
+        open_transcript(folder, SESSION)
+    assert (folder / FILE_NAME).read_bytes() == newer
+
+
+def test_a_page_of_a_file_without_a_header_begins_with_the_first_event(tmp_path: Path) -> None:
+    folder = written(tmp_path / "s", transcript(1)[transcript(1).index(b"\n") + 1 :])
+    assert [item.event for item in page_after(folder, SESSION, 0)] == events(1)
+
+
+def test_a_page_of_a_file_that_is_not_what_the_index_knew_is_read_with_care(tmp_path: Path) -> None:
+    folder = written(tmp_path / "s", b"\0\n" + transcript(2))
+    where = load(folder, SESSION).index.after(4, PAGE_EVENTS)
+    (folder / FILE_NAME).write_bytes(b"something else\n" + transcript(2))
+    assert [item.event for item in page_after(folder, SESSION, 4, where)] == events(2)[4:]
+
+
+def test_paging_through_a_damaged_file_costs_what_an_undamaged_one_does(tmp_path: Path) -> None:
+    def cost(folder: Path) -> float:
+        index = load(folder, SESSION).index
+        found: list[float] = []
+        for _ in range(3):
+            began, seq = time.process_time(), 0
+            while page := page_after(folder, SESSION, seq, index.after(seq, PAGE_EVENTS)):
+                assert isinstance(page[-1].event, Event)
+                seq = page[-1].event.seq
+            assert seq == 1 + 8 * 1_200
+            found.append(time.process_time() - began)
+        return min(found)
+
+    whole = transcript(1_200)
+    clean, damaged = written(tmp_path / "clean", whole), written(tmp_path / "damaged", b"\0\n" + whole)
+    assert cost(damaged) < 3 * cost(clean)
+
+
+def test_whoever_asks_all_the_time_whether_it_is_written_keeps_no_writer_out(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    TranscriptFile.create(folder, SESSION).close()
+    stop, answers = threading.Event(), set[bool]()
+
+    def ask() -> None:
+        while not stop.is_set():
+            answers.add(is_written(folder))
+
+    asking = [threading.Thread(target=ask), threading.Thread(target=ask)]
+    for thread in asking:
+        thread.start()
+    try:
+        for _ in range(2_000):
+            TranscriptFile.open(folder, SESSION).close()
+    finally:
+        stop.set()
+        for thread in asking:
+            thread.join()
+    assert False in answers
 
 
 def test_a_full_disk_leaves_whole_groups_only_and_writing_goes_on_when_there_is_space(small_disk: Path) -> None:

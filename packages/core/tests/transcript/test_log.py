@@ -1,15 +1,22 @@
 """The live log: durable before told, in order, gapless, and honest when the disk refuses."""
 
+import errno
+import gc
+import threading
+import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
-from transcript.sample import SESSION
+from transcript.sample import SESSION, events, transcript
 
-from enginehouse_core.transcript.file import TranscriptFile, read_transcript
+from enginehouse_core.transcript.file import FILE_NAME, TranscriptFile, read_transcript
 from enginehouse_core.transcript.index import SeqIndex
+from enginehouse_core.transcript.load import open_transcript
 from enginehouse_core.transcript.log import BATCH_ENTRIES, RING_ENTRIES, SessionLog
 from enginehouse_protocol.errors import TranscriptUnavailable
 from enginehouse_protocol.events import AnyBody, Event, MessageDelta, Notice
@@ -184,3 +191,188 @@ async def test_putting_too_much_waits_for_the_disk(tmp_path: Path) -> None:
             put(log, big)
         await log.synced(log.last_seq)
         assert max(file.groups) <= 10
+
+
+class HeldFile(TranscriptFile):
+    """A real file whose syncs wait until a test lets them go, or fail."""
+
+    def __init__(self, descriptor: int, path: Path, size_bytes: int) -> None:
+        super().__init__(descriptor, path, size_bytes)
+        self.reached, self.let_go = threading.Event(), threading.Event()
+        self.full = False
+
+    def _sync(self) -> None:
+        self.reached.set()
+        assert self.let_go.wait(10)
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super()._sync()
+
+
+class LateLog(SessionLog):
+    """A log whose pages are read at once and handed over when a test says so."""
+
+    def __init__(self, folder: Path, file: TranscriptFile, last_seq: int, index: SeqIndex) -> None:
+        super().__init__(SESSION, folder, file, last_seq, index)
+        self.read, self.hand_over = anyio.Event(), anyio.Event()
+        self.hand_over.set()
+
+    async def _page(self, seq: int) -> list[Delivery]:
+        page = await super()._page(seq)
+        self.read.set()
+        await self.hand_over.wait()
+        return page
+
+
+@asynccontextmanager
+async def being_written(folder: Path) -> AsyncGenerator[tuple[LateLog, HeldFile]]:
+    """A transcript of nine events opened again, and a tenth that is in the file and not yet on disk."""
+    (folder / "s").mkdir()
+    (folder / "s" / FILE_NAME).write_bytes(transcript(1))
+    opened, loaded = open_transcript(folder / "s", SESSION)
+    opened.close()
+    file = HeldFile.open(folder / "s", SESSION)
+    log = LateLog(folder / "s", file, loaded.fold.last_seq, loaded.index)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.write)
+        put(log, note(10))
+        assert await anyio.to_thread.run_sync(file.reached.wait, 10)
+        try:
+            yield log, file
+        finally:
+            file.let_go.set()
+            log.close()
+
+
+async def test_a_view_hears_of_an_event_in_the_file_only_when_it_is_on_disk_and_once(tmp_path: Path) -> None:
+    async with being_written(tmp_path) as (log, file):
+        follower = log.follow(0)
+        with anyio.fail_after(10):
+            assert seqs_of(await anext(follower)) == list(range(1, 10))
+            file.let_go.set()
+            assert seqs_of(await anext(follower)) == [10]
+            put(log, note(11))
+            assert seqs_of(await anext(follower)) == [11]
+        await follower.aclose()
+
+
+async def test_a_view_that_read_the_file_while_a_write_failed_hears_nothing_of_it(tmp_path: Path) -> None:
+    async with being_written(tmp_path) as (log, file):
+        file.full = True
+        heard: list[int] = []
+        with anyio.fail_after(10), pytest.raises(TranscriptUnavailable, match="full"):
+            async for batch in log.follow(0):
+                heard += seqs_of(batch)
+                file.let_go.set()
+        assert heard == list(range(1, 10))
+
+
+async def test_an_engine_sees_what_is_being_written_but_not_what_was_taken_back_meanwhile(tmp_path: Path) -> None:
+    async with being_written(tmp_path) as (log, file):
+        assert [event.seq for event in await log.events_after(0)] == list(range(1, 11))
+        log.read, log.hand_over = anyio.Event(), anyio.Event()
+        found: list[Event] = []
+
+        async def look() -> None:
+            found.extend(await log.events_after(0))
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(look)
+                await log.read.wait()
+                file.full = True
+                file.let_go.set()
+                with pytest.raises(TranscriptUnavailable):
+                    await log.synced(10)
+                log.hand_over.set()
+        assert [event.seq for event in found] == list(range(1, 10))
+
+
+async def test_a_view_that_is_ahead_of_the_record_misses_none_of_what_happens_there(tmp_path: Path) -> None:
+    async with live(tmp_path) as (log, _):
+        put(log, note(1))
+        await log.synced(1)
+        follower = log.follow(3)  # it heard of 2 and 3 from a record that lost them
+        with anyio.fail_after(20):
+            put(log, delta(1))
+            assert seqs_of(await anext(follower)) == []
+            for n in range(2, RING_ENTRIES + 1_000):
+                put(log, note(n))
+            await log.synced(log.last_seq)
+            heard: list[int] = []
+            async for batch in follower:
+                heard += seqs_of(batch)
+                if heard[-1] == log.last_seq:
+                    break
+        assert heard == list(range(2, log.last_seq + 1))
+        await follower.aclose()
+
+
+async def test_a_log_whose_writer_is_gone_refuses_instead_of_waiting(tmp_path: Path) -> None:
+    file = SlowFile.create(tmp_path / "s", SESSION)
+    log = SessionLog(SESSION, tmp_path / "s", file, 0, SeqIndex())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.write)
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    with pytest.raises(TranscriptUnavailable, match="closed"):
+        put(log, note(1))
+
+
+@pytest.mark.parametrize("foreign", [b"", b"\0\0\n"])
+async def test_pages_are_the_same_whether_the_file_is_damaged_or_not(tmp_path: Path, foreign: bytes) -> None:
+    header, records = transcript(40).split(b"\n", 1)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / FILE_NAME).write_bytes(header + b"\n" + foreign + records)
+    file, loaded = open_transcript(tmp_path / "s", SESSION)
+    log = SessionLog(SESSION, tmp_path / "s", file, loaded.fold.last_seq, loaded.index)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(log.write)
+        old = events(40)
+        added = [put(log, note(n)).event for n in range(RING_ENTRIES + 1_000)]
+        await log.synced(log.last_seq)
+        for seq in (0, 1, 200, len(old) - 1, len(old), len(old) + 70):
+            found: list[Event] = []
+            with anyio.fail_after(10):
+                while len(found) < 700:
+                    found += await log.events_after(found[-1].seq if found else seq)
+            assert found[:700] == [*old, *added][seq : seq + 700]
+        log.close()
+
+
+async def test_what_a_delivery_costs_does_not_depend_on_how_much_is_in_the_ring(tmp_path: Path) -> None:
+    async with live(tmp_path) as (log, _):
+        heard = [0]
+
+        async def listen() -> None:
+            async for batch in log.follow(0):
+                heard[0] += len(batch)
+
+        async def cost() -> float:
+            """Of 50 deltas, each of them delivered alone to 50 views; the best of three."""
+            found: list[float] = []
+            for _ in range(3):
+                began = time.process_time()
+                for n in range(50):
+                    due = heard[0] + 50
+                    put(log, delta(n))
+                    while heard[0] < due:
+                        await anyio.lowlevel.checkpoint()
+                found.append(time.process_time() - began)
+            return min(found)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(listen)
+            await anyio.wait_all_tasks_blocked()
+            gc.disable()
+            try:
+                with anyio.fail_after(60):
+                    empty = await cost()
+                    for n in range(RING_ENTRIES - 1_000):
+                        put(log, delta(n))
+                    await anyio.wait_all_tasks_blocked()
+                    assert await cost() < 3 * empty
+            finally:
+                gc.enable()
+            tasks.cancel_scope.cancel()

@@ -1,6 +1,7 @@
 """Whatever happened to a transcript file, every intact record in it is found and everything else is reported."""
 
 import random
+import time
 
 import pytest
 from transcript.sample import OTHER, SESSION, events, transcript
@@ -150,4 +151,47 @@ def test_an_unknown_tag_is_no_damage() -> None:
     line = b'{"session_id":"%s","seq":2,"at_ms":1,"turn_id":null,"body":{"type":"moon.landed","by":"us"}}\n'
     found = scan(WHOLE[: STARTS[2]] + line % SESSION.encode(), SESSION)
     assert seqs(found) == [1, 2]
+    assert found.damage == ()
+
+
+def test_free_json_that_begins_like_a_record_does_not_hide_the_record_around_it() -> None:
+    inside = b'{"session_id":"%s","x":1},' % SESSION.encode()
+    nested = b'"input":{"a":[' + inside * 20 + b"1]}"
+    line = LINES[6].replace(b'"input":{"command":"ls","n":[1]}', nested)
+    assert nested in line
+    found = scan(b"".join([*LINES[:6], b"junk", line[:-1], *LINES[7:]]), SESSION)
+    assert seqs(found) == [event.seq for event in EVENTS]
+    torn = scan(b"".join([*LINES[:6], line[:-30], *LINES[7:]]), SESSION)
+    assert seqs(torn) == [event.seq for event in EVENTS if event.seq != 6]
+
+
+@pytest.mark.parametrize("lost_bytes", [1, 40])
+def test_what_a_line_of_many_records_costs_is_in_proportion_to_their_number(lost_bytes: int) -> None:
+    """Also when each of them is broken."""
+
+    def cost(count: int) -> float:
+        body = b'{"type":"notice","level":"info","code":"c","text":"%s"}' % (b"x" * 1_000)
+        line = b'{"session_id":"%s","seq":%%d,"at_ms":1,"turn_id":null,"body":%s}\n' % (SESSION.encode(), body)
+        data = b" ".join((line % seq)[:-lost_bytes] for seq in range(1, count + 1))
+        found: list[float] = []
+        for _ in range(3):
+            began = time.process_time()
+            assert len(scan(data, SESSION).records) == (count if lost_bytes == 1 else 0)
+            found.append(time.process_time() - began)
+        return min(found)
+
+    assert cost(4_000) < 8 * cost(1_000)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"format":"enginehouse.transcript","version":2,"session":{"id":"s"}}\n',
+        b'{"format":"enginehouse.transcript","version":9,"session_id":7,"created_at_ms":"today"}\n',
+    ],
+)
+def test_a_newer_header_that_is_not_understood_is_still_a_newer_header(header: bytes) -> None:
+    found = scan(header + b"".join(LINES[1:]), SESSION)
+    assert found.newer_format
+    assert [record.event for record in found.records] == EVENTS
     assert found.damage == ()

@@ -19,7 +19,7 @@ from enginehouse_protocol.capabilities import EngineAbilities, ModelInfo
 from enginehouse_protocol.engine import Access, EngineHome, Provider, Secret
 from enginehouse_protocol.errors import EngineError
 from enginehouse_protocol.events import StepStarted, UsageUpdated
-from model_server import ModelServer, fault, hang_up, reply
+from model_server import ModelServer, fault, hang_up, reply, stall
 
 from .conftest import KEY, Start
 
@@ -121,6 +121,26 @@ async def test_a_password_in_the_address_is_not_repeated(home: EngineHome) -> No
     problem = await problem_of(home, access("http://ada:hunter2@127.0.0.1:9/v1?key=hunter2"))
     assert problem.startswith("http://127.0.0.1:9/v1: has a password in it")
     assert "hunter2" not in problem
+
+
+@pytest.mark.parametrize(
+    "base_url, shown",
+    [
+        ("ada:hunter2@host/v1", "host/v1"),
+        ("ada:hun@ter2@host", "host"),
+        ("htp://ada:hunter2@host/v1", "htp://host/v1"),
+        ("http://ada:hun/ter2@host/v1", "http://host/v1"),
+        ("http://ada:hun?ter2@host/v1", "http://…"),
+        ("http://:hunter2@host/v1#hunter2", "http://host/v1"),
+        ("host:80:80/v1?key=hunter2@x", "…"),
+    ],
+)
+async def test_a_login_in_what_is_no_address_is_not_repeated_either(
+    home: EngineHome, base_url: str, shown: str
+) -> None:
+    problem = await problem_of(home, access(base_url))
+    assert problem.startswith(f"{shown}: ")
+    assert not any(part in problem for part in ("ada", "hun", "ter2"))
 
 
 async def test_options_nobody_knows_are_a_problem(home: EngineHome) -> None:
@@ -235,6 +255,27 @@ async def test_a_redirect_is_not_followed_with_the_key(live: Start) -> None:
 
 async def test_a_server_that_hangs_up_is_said_to(live: Start) -> None:
     assert (await failed_turn(live, hang_up())).code == "provider.cut_stream"
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("scripted", "set a larger options.idle_timeout_s in the profile's providers/scripted.toml"),
+        ("environment", "in the profile, in providers/<name>.toml, with a larger options.idle_timeout_s"),
+    ],
+)
+async def test_a_silent_server_is_an_error_that_says_where_to_set_more_patience(name: str, words: str) -> None:
+    body = b'{"model":"scripted","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+    async with ModelServer(reply(before=[stall()])) as server:
+        provider = Provider(name=name, base_url=server.base_url, options={"idle_timeout_s": 0.2})
+        client = ModelClient(Access(provider=provider), options_of(provider))
+        with anyio.fail_after(5), pytest.raises(EngineError) as caught:
+            async with client.answer(body) as chunks:
+                async for _ in chunks:
+                    pass
+        await client.aclose()
+    assert caught.value.code == "provider.timeout"
+    assert words in str(caught.value)
 
 
 async def test_a_server_that_is_not_there_is_said_not_to_be(live: Start) -> None:

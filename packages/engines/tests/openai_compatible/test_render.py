@@ -1,9 +1,11 @@
 """Requests as a pure function of the record: what is said, in which order, and that nothing sent ever changes."""
 
 import hashlib
+import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,6 @@ from enginehouse_engines.openai_compatible.render import (
     DIALECT,
     RENDERER,
     Conversation,
-    rebuild,
     request_body,
 )
 from enginehouse_protocol.content import SpilledText, Text
@@ -37,6 +38,9 @@ from enginehouse_protocol.ids import CallId, MessageId, ReplyId, new_message_id
 from enginehouse_protocol.permissions import Deny
 from enginehouse_protocol.testing import MemoryHistory
 
+from .rebuilding import rebuild
+
+NO_ANSWER = {"role": "assistant", "content": "[no answer came]"}
 HEADER = StepHeader(
     model="m",
     dialect=DIALECT,
@@ -255,6 +259,20 @@ def test_spilled_arguments_are_still_json() -> None:
     assert f"{'ab' * 32}.txt" in json.loads(sent)["shortened"]
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"command": "ls', "[1]", "3", "null", "nothing", '{"a": NaN}', '{"a": "\\ud800"}']
+)
+def test_arguments_that_are_no_object_are_sent_back_as_one(arguments: str) -> None:
+    """Servers that read historical arguments again would refuse every later request."""
+    sent = messages(use("c1", arguments=arguments))[0]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(sent) == {"not_json": arguments}
+
+
+@pytest.mark.parametrize("arguments, sent", [('{"a" : 1}', '{"a" : 1}'), ("", "{}"), (" \n", "{}")])
+def test_arguments_that_are_an_object_or_nothing_stay_what_they_are(arguments: str, sent: str) -> None:
+    assert messages(use("c1", arguments=arguments))[0]["tool_calls"][0]["function"]["arguments"] == sent
+
+
 def test_a_name_no_server_takes_back_is_made_one() -> None:
     for name, sent in [("a.b c", "a_b_c"), ("", "unnamed"), ("x" * 99, "x" * 64)]:
         body = ToolUse(call_id=CallId("c1"), name=name, kind="other", title="", input={}, arguments="{}")
@@ -340,8 +358,48 @@ def test_what_core_records_while_a_request_is_made_belongs_to_the_next() -> None
     second = record.send()
     assert b"and this" not in first
     assert second.startswith(first[:-2])
-    assert second.endswith(b'{"role":"user","content":"and this"}]}')
+    assert json.loads(second)["messages"][2:] == [NO_ANSWER, {"role": "user", "content": "and this"}]
     assert [rebuild(record.history.events, step) for step in record.steps] == record.bodies
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [TurnFailed(code="x", message="it broke")],
+        [UsageUpdated(scope="request"), TurnCompleted(stop="end")],
+        [said("", reasoning=Reasoning(text="hm")), TurnCompleted(stop="end")],
+    ],
+    ids=["failed", "empty", "only reasoning"],
+)
+def test_no_two_messages_of_the_user_are_sent_in_a_row(between: list[DurableBody]) -> None:
+    """Strict chat templates refuse them."""
+    record = Record()
+    record.add(user("one"))
+    first = record.send()
+    record.add(*between, user("[Your previous turn failed.]"), user("two"))
+    second = record.send()
+    record.add(user("three"))
+    third = record.send()
+    assert json.loads(third)["messages"][1:] == [
+        {"role": "user", "content": "one"},
+        NO_ANSWER,
+        {"role": "user", "content": "[Your previous turn failed.]\n\ntwo"},
+        NO_ANSWER,
+        {"role": "user", "content": "three"},
+    ]
+    assert second.startswith(first[:-2])
+    assert third.startswith(second[:-2])
+    assert [rebuild(record.history.events, step) for step in record.steps] == record.bodies
+
+
+def test_a_step_whose_history_nobody_knows_closes_what_stands_before_it() -> None:
+    """An engine that does not make its requests itself knows neither their history nor their bytes."""
+    record = Record()
+    record.add(user("one"), use("c1"), StepStarted(step=1), result("c1", "late"), user("two"))
+    sent = json.loads(record.send())["messages"][1:]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
+    assert "no result" in sent[2]["content"]
+    assert "late" in sent[3]["content"]
 
 
 def test_another_header_is_found_again_for_its_step() -> None:
@@ -400,7 +458,9 @@ def test_folding_in_pieces_is_folding_at_once(acts: list[Any], size: int) -> Non
 
 
 def paired(sent: list[dict[str, Any]]) -> None:
-    """Every call is answered once, at once and in order, and no two calls of a conversation share an id."""
+    """Every call is answered once, at once and in order, no two calls of a conversation share an id, and no message of
+    the user follows another."""
+    assert not any(a["role"] == b["role"] == "user" for a, b in itertools.pairwise(sent))
     expected: list[str] = []
     seen: list[str] = []
     for message in sent:

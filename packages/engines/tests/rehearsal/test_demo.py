@@ -123,6 +123,46 @@ async def test_a_denied_edit_ends_the_scene_and_is_not_told_as_done(project: Pat
     assert not suite_passes(project)
 
 
+async def test_an_edit_of_a_file_that_changed_while_it_was_asked_about_is_not_made(project: Path) -> None:
+    file = project / "basket/total.py"
+
+    async def save_and_allow(use: ToolUse) -> Decision:
+        if use.kind == "edit":
+            file.write_text(f"# mine\n{file.read_text()}")
+        return Allow()
+
+    before = file.read_text()
+    port = RecordingPort(policy=save_and_allow)
+    async with opened(project, port) as session:
+        await port.run(session, FIX_PROMPT)
+    assert "changed since this was asked" in content_text(port.all(ToolResult)[-1].content)
+    assert file.read_text() == f"# mine\n{before}"
+
+
+async def test_a_file_in_another_encoding_is_an_error_of_the_tool(project: Path) -> None:
+    (project / "basket/total.py").write_bytes(b"# \xff\n" + (project / "basket/total.py").read_bytes())
+    port = RecordingPort()
+    async with opened(project, port) as session:
+        assert (await port.run(session, FIX_PROMPT)).stop == "end"
+    assert "not written in UTF-8" in content_text(port.all(ToolResult)[-1].content)
+
+
+async def test_after_an_interrupt_nothing_is_begun_also_when_the_answer_is_yes(project: Path) -> None:
+    port = RecordingPort()
+    async with opened(project, port) as session:
+
+        async def yes_but_stop(use: ToolUse) -> Decision:
+            if use.kind == "edit":
+                assert port.turn_id is not None
+                await session.interrupt(port.turn_id)
+            return Allow()
+
+        port.policy = yes_but_stop
+        assert (await port.run(session, FIX_PROMPT)).stop == "interrupted"
+    assert port.all(ToolResult)[-1].status == "interrupted"
+    assert not suite_passes(project)
+
+
 async def test_an_interrupted_scene_is_remembered_by_a_new_engine(project: Path) -> None:
     first = RecordingPort()
     async with opened(project, first) as session:

@@ -13,7 +13,7 @@ import anyio
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_protocol.codec import encode_event
 from enginehouse_protocol.errors import EnginehouseError, MessageNotQueued
-from enginehouse_protocol.events import TRANSIENT, Body, Event, MessageQueued, Passing
+from enginehouse_protocol.events import TRANSIENT, Body, Event, MessageQueued, MessageWithdrawn, Passing
 from enginehouse_protocol.hub import (
     AnswerPermission,
     AnswerQuestion,
@@ -64,6 +64,7 @@ class DeskHub:
         self.on_answer: Callable[[AnswerPermission | AnswerQuestion], None] = lambda _: None
         self.on_interrupt: Callable[[], None] = lambda: None
         self.refuses: EnginehouseError | None = None
+        self.withdraws = False
         self._seq = 0
         self._heard: list[Delivery] = []
         self._over = False
@@ -114,7 +115,10 @@ class DeskHub:
 
     async def queue_withdraw(self, params: WithdrawQueued) -> QueuedMessage:
         self.asked.append(params)
-        raise MessageNotQueued("not in the queue")
+        if not self.withdraws:
+            raise MessageNotQueued("not in the queue")
+        self.happens(MessageWithdrawn(message_id=params.message_id, by="person"), turn_id=None)
+        return QueuedMessage(message_id=params.message_id, content=())
 
     async def permissions_answer(self, params: AnswerPermission) -> Nothing:
         self.asked.append(params)

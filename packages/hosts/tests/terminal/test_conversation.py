@@ -5,6 +5,7 @@ import signal
 from collections.abc import Mapping
 
 import anyio
+import msgspec
 import pytest
 from terminal.desk import CREATE, Desk, DeskHub, M, S, info
 
@@ -12,6 +13,7 @@ from enginehouse_hosts.terminal.conversation import Continued, Conversation, Mes
 from enginehouse_hosts.terminal.json_lines import JsonLines
 from enginehouse_hosts.terminal.printer import Printer
 from enginehouse_hosts.terminal.styles import Styles
+from enginehouse_protocol.engine import Provider
 from enginehouse_protocol.errors import SessionMoved, TranscriptUnavailable
 from enginehouse_protocol.events import (
     Body,
@@ -28,7 +30,15 @@ from enginehouse_protocol.events import (
     TurnFailed,
     TurnStarted,
 )
-from enginehouse_protocol.hub import AnswerPermission, AnswerQuestion, Attach, Launch, SendMessage, SetSession
+from enginehouse_protocol.hub import (
+    AnswerPermission,
+    AnswerQuestion,
+    Attach,
+    Launch,
+    SendMessage,
+    SetSession,
+    WithdrawQueued,
+)
 from enginehouse_protocol.ids import CallId, MessageId, QuestionId, ReplyId, RequestId, TurnId
 from enginehouse_protocol.permissions import Allow, Answer, Deny, Expired
 from enginehouse_protocol.settings import SessionSettings
@@ -96,9 +106,17 @@ async def test_the_view_is_attached_before_the_message_is_sent(piped: Desk) -> N
     "bodies,code",
     [
         ((STARTED, ENDED), 0),
-        ((STARTED, TurnCompleted(stop="max_steps")), 0),
+        ((STARTED, TurnCompleted(stop="max_steps")), 1),
+        ((STARTED, TurnCompleted(stop="max_tokens")), 1),
+        ((STARTED, TurnCompleted(stop="refused")), 1),
+        ((STARTED, TurnCompleted(stop="budget")), 1),
+        ((STARTED, decided(Expired(reason="nobody"), asked=False), TurnCompleted(stop="max_steps")), 1),
         ((STARTED, TurnCompleted(stop="interrupted")), 130),
-        ((STARTED, TurnFailed(code="provider.unauthorized", message="no")), 1),
+        ((STARTED, TurnFailed(code="provider.overloaded", message="no")), 1),
+        ((STARTED, TurnFailed(code="provider.unauthorized", message="no")), 2),
+        ((STARTED, TurnFailed(code="provider.not_found", message="no")), 2),
+        ((STARTED, TurnFailed(code="provider.bad_address", message="no")), 2),
+        ((STARTED, TurnFailed(code="provider.bad_key", message="no")), 2),
         ((STARTED, TurnFailed(code="engine.unavailable", message="no")), 2),
         ((STARTED, TurnFailed(code="engine.model_needed", message="no")), 2),
         ((STARTED, decided(Expired(reason="nobody"), asked=False), ENDED), 4),
@@ -181,8 +199,16 @@ async def test_one_ctrl_c_interrupts_the_turn(piped: Desk) -> None:
 async def test_two_leave_although_the_hub_does_not_answer(piped: Desk) -> None:
     hub = DeskHub()
     hub.on_send = lambda: (hub.happens(STARTED), signal.raise_signal(signal.SIGINT))[0]
-    hub.on_interrupt = lambda: signal.raise_signal(signal.SIGINT)
-    assert await hold(hub, piped) == 130
+    async with anyio.create_task_group() as tasks:
+
+        async def impatient() -> None:
+            await anyio.sleep(0.5)  # sooner it would be the same press
+            signal.raise_signal(signal.SIGINT)
+
+        hub.on_interrupt = lambda: (tasks.start_soon(impatient), None)[1]
+        started = anyio.current_time()
+        assert await hold(hub, piped) == 130
+        assert anyio.current_time() - started < 3
 
 
 async def test_sigterm_leaves_at_once_with_its_own_code(piped: Desk) -> None:
@@ -224,7 +250,6 @@ ASK = "n: deny > "
         ([(ASK, "what?\n"), (ASK, "\n"), (ASK, "y\n")], Allow(), False),
         ([(ASK, "n\n"), ("why?", "too early\n")], Deny(reason="too early"), False),
         ([(ASK, "n\n"), ("why?", "\n")], Deny(reason="the person said no"), False),
-        ([(ASK, "\x04")], Deny(reason="the person left without an answer"), False),
         ([(ASK, "e\n"), ("one line", '{"command": "pwd"}\n')], Allow(input={"command": "pwd"}), False),
         ([(ASK, "e\n"), ("one line", "[1]\n"), (ASK, "y\n")], Allow(), False),
     ],
@@ -249,7 +274,7 @@ async def test_always_cannot_be_chosen_where_it_is_not_offered(terminal: Desk) -
         expires_at_ms=0,
         input={"blob": "x" * 1_000_000},
     )
-    hub = await answered(terminal, [(ASK, "a\n"), (ASK, "y\n")], request)
+    hub = await answered(terminal, [(ASK, "v\n"), (ASK, "a\n"), (ASK, "y\n")], request)
     assert isinstance(hub.asked[-1], AnswerPermission)
     assert hub.asked[-1].answer.always is False
 
@@ -273,7 +298,7 @@ async def test_a_request_decided_elsewhere_is_withdrawn_and_the_next_one_asked(t
             await terminal.until(ASK)
             hub.happens(decided(Allow()))
             await terminal.until("no answer is needed any more")
-            terminal.shown = ""
+            terminal.shown = terminal.shown.partition("no answer is needed any more")[2]
             await terminal.until(ASK)
             terminal.types("y\n")
 
@@ -304,11 +329,61 @@ OPEN = QuestionAsked(question_id=Q, text="Name?")
         (OPEN, [("answer > ", "Ada\n")], ("Ada",)),
         (PLAN, [("1 to 2 > ", "hm\n"), ("1 to 2 > ", "2\n")], ("No",)),
         (SEVERAL, [("with commas", "2, 1\n")], ("b", "a")),
-        (OPEN, [("answer > ", "\x04")], None),
     ],
 )
 async def test_a_question_takes_numbers_labels_or_words_and_nothing_else(
-    terminal: Desk, question: QuestionAsked, typed: list[tuple[str, str]], answers: tuple[str, ...] | None
+    terminal: Desk, question: QuestionAsked, typed: list[tuple[str, str]], answers: tuple[str, ...]
 ) -> None:
     hub = await answered(terminal, typed, question)
     assert hub.asked[-1] == AnswerQuestion(session_id=S, question_id=Q, answers=answers, host="terminal")
+
+
+@pytest.mark.parametrize("asks,prompt", [(REQUEST, ASK), (OPEN, "answer > ")])
+async def test_the_end_of_input_is_nobodys_answer_the_person_has_left(terminal: Desk, asks: Body, prompt: str) -> None:
+    hub = plays(STARTED, USE, asks)
+    async with anyio.create_task_group() as tasks:
+
+        async def person() -> None:
+            await terminal.until(prompt)
+            terminal.types("\x04")
+
+        tasks.start_soon(person)
+        assert await hold(hub, terminal) == 129
+        tasks.cancel_scope.cancel()
+    assert not [call for call in hub.asked if isinstance(call, (AnswerPermission, AnswerQuestion))]
+
+
+async def test_a_message_taken_back_by_ctrl_c_was_interrupted_not_refused(piped: Desk) -> None:
+    hub = DeskHub()
+    hub.withdraws = True
+    hub.on_send = lambda: signal.raise_signal(signal.SIGINT)
+    assert await hold(hub, piped) == 130
+    assert WithdrawQueued(session_id=S, message_id=M) in hub.asked
+
+
+async def test_what_nobody_can_answer_is_denied_and_not_left_for_later(piped: Desk) -> None:
+    hub = plays(STARTED, ENDED)
+    await hold(hub, piped)
+    assert hub.asked[-1].unattended == "deny"
+
+
+async def test_a_session_that_goes_on_says_with_what_and_yolo_is_warned_of(piped: Desk) -> None:
+    session = msgspec.structs.replace(info(41), settings=SessionSettings(model="m1", mode="yolo"))
+    provider = Provider(name="environment", base_url="http://ada:geheim@models.test:8080/v1")
+    start = Continued(session=session, change=SessionSettings(effort="high"), remark="mind the mode")
+    hub = plays(STARTED, HELLO, ENDED)
+    styles = Styles(coloured=False)
+    conversation = Conversation(
+        hub.api, piped.streams, Printer(piped.streams, styles=styles), styles=styles, environment={}
+    )
+    with anyio.fail_after(10):
+        await conversation.hold(start, Message(text="hi", launch=Launch(provider=provider)))
+    head, warning, remark, *_ = piped.err().splitlines()
+    assert head == f"session {S} on x · m1 · effort high · mode yolo · models.test:8080 · /p"
+    assert warning.startswith("yolo: ")
+    assert remark == "mind the mode"
+
+
+async def test_json_says_on_stderr_why_a_turn_stopped_short(piped: Desk) -> None:
+    assert await hold(plays(STARTED, TurnCompleted(stop="max_steps")), piped, as_json=True) == 1
+    assert "limit of steps" in piped.err()

@@ -2,7 +2,7 @@
 
 import json
 
-from enginehouse_hosts.terminal.listing import json_lines, listing
+from enginehouse_hosts.terminal.listing import json_listing, listing
 
 TITLES = ("id", "title")
 ROWS = [("s_1", "short"), ("s_22", "with\nnew line and \x1b[31mcolour")]
@@ -27,7 +27,7 @@ def test_nothing_is_nothing() -> None:
 
 
 def test_json_is_one_object_a_line() -> None:
-    assert [json.loads(line) for line in json_lines([{"id": "a\nb"}, {"id": "ü"}]).splitlines()] == [
+    assert [json.loads(line) for line in json_listing([{"id": "a\nb"}, {"id": "ü"}]).splitlines()] == [
         {"id": "a\nb"},
         {"id": "ü"},
     ]

@@ -145,6 +145,23 @@ def test_a_plan_is_repeated_only_as_far_as_it_moved(piped: Desk) -> None:
     assert talk == "plan (0 of 2 done)\n  ◐ one\n  ☐ two\nplan (1 of 2 done)\n  ◐ two\n"
 
 
+@pytest.mark.parametrize(
+    "content,shown", [("no matches for 'zzz'", "no matches for 'zzz'"), ("a:1\nb:2\n", "2 lines"), ("", "(nothing)")]
+)
+def test_a_search_that_found_nothing_says_so(piped: Desk, content: str, shown: str) -> None:
+    result = ToolResult(call_id=CallId("c_1"), status="ok", content=(Text(text=content),))
+    assert printed(piped, use("search zzz", "search"), result)[1] == f"● search zzz\n  {shown}\n"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_turn_without_an_answer_says_that_there_is_none(piped: Desk, terminal: Desk, is_terminal: bool) -> None:
+    desk = terminal if is_terminal else piped
+    done = ToolResult(call_id=CallId("c_1"), status="ok")
+    assert "without an answer" in printed(desk, *OURS, says("I look."), use(), done, TurnCompleted(stop="end"))[1]
+    assert "without an answer" not in printed(desk, *OURS, use(), done, says("Seen."), TurnCompleted(stop="end"))[1]
+    assert "without an answer" not in printed(desk, *OURS, TurnCompleted(stop="refused"))[1]
+
+
 def test_work_of_a_subagent_is_set_apart_and_is_no_answer(piped: Desk) -> None:
     inner = MessageAssistant(message_id=A, reply_id=ReplyId("r"), text="inner", parent_call_id=CallId("c_0"))
     answer, talk = printed(piped, *OURS, use(parent="c_0"), inner, says("outer", B), TurnCompleted(stop="end"))

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 from terminal.desk import Desk
 
-from enginehouse_hosts.terminal.streams import AnswerGone, Piece, Streams
+from enginehouse_hosts.terminal.streams import AnswerGone, OutputUnwritable, Piece, Streams
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +57,32 @@ async def test_a_long_answer_comes_in_one_piece(terminal: Desk) -> None:
         with anyio.fail_after(5):
             tasks.start_soon(person)
             assert await terminal.streams.ask("> ") == "ünï" * 300
+
+
+async def test_a_terminal_that_was_closed_is_the_end_of_input_and_writing_to_it_is_no_error() -> None:
+    ours, theirs = os.openpty()
+    streams = Streams({}, stdin=theirs, stdout=theirs, stderr=theirs)
+    async with anyio.create_task_group() as tasks:
+
+        async def closes() -> None:
+            await anyio.wait_readable(ours)
+            os.close(ours)
+
+        tasks.start_soon(closes)
+        with anyio.fail_after(5):
+            assert await streams.ask("> ") is None
+            await streams.write([Piece("answer", "nobody reads this\n"), Piece("talk", "nor this\n")])
+    os.close(theirs)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")
+async def test_a_full_disk_is_an_error_of_ours() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OutputUnwritable, match="No space left"):
+            await Streams({}, stdout=full).write_bytes(b"x")
+    finally:
+        os.close(full)
 
 
 async def test_a_reader_that_left_is_told_once_and_stderr_is_no_reason_to_stop(piped: Desk) -> None:

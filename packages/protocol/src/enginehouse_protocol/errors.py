@@ -3,6 +3,7 @@
     EnginehouseError                  what happened, to what, what to do
     ├── UsageError                    the call itself makes no sense
     ├── MalformedData                 a body, record or message that has not the shape it claims
+    ├── ConnectionLost                the other process ended or stopped answering; what was asked may have happened
     ├── ProfileError
     │   ├── ProfileInvalid            a file of the profile cannot be understood
     │   ├── ProfileLocked             another process holds the profile
@@ -24,6 +25,11 @@
     │   ├── PathRefused               the fence said no
     │   ├── FileUnusable              inside the fence, but not readable or writable as asked
     │   └── CommandRefused
+    ├── LocalSocketError
+    │   ├── AccessRefused             a folder, token or user that is not ours
+    │   ├── ServiceRunning            another process is this service already
+    │   ├── ServiceUnavailable        nothing answers and, if it was started, it did not come up
+    │   └── VersionMismatch           it runs, but in another version
     └── EngineError                   becomes `turn.failed`
         ├── EngineUnavailable         not installed, not configured, unknown
         ├── EngineExited              its process or connection ended
@@ -46,6 +52,16 @@ class UsageError(EnginehouseError):
 
 class MalformedData(EnginehouseError):
     code = "malformed_data"
+
+
+class ConnectionLost(EnginehouseError):
+    """Raised by everything that waited for the other side. Nobody knows whether it still did what was asked."""
+
+    code = "connection.lost"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the connection ended: {reason}")
+        self.reason = reason
 
 
 class ProfileError(EnginehouseError):
@@ -177,6 +193,57 @@ class FileUnusable(WorkspaceError):
 
 class CommandRefused(WorkspaceError):
     code = "workspace.command_refused"
+
+
+class LocalSocketError(EnginehouseError):
+    code = "local_socket"
+
+
+class AccessRefused(LocalSocketError):
+    """Something about the private folder, the token or the other side's user is not as it must be."""
+
+    code = "local_socket.access_refused"
+
+    def __init__(self, what: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{what}: {problem}; {remedy}")
+        self.what = what
+        self.problem = problem
+        self.remedy = remedy
+
+
+class ServiceRunning(LocalSocketError):
+    """`pid` is None while the other process has not yet written its own down."""
+
+    code = "local_socket.service_running"
+
+    def __init__(self, name: str, folder: str, pid: int | None) -> None:
+        who = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"{name} in {folder} is already running as {who}; only one can run in a folder")
+        self.name = name
+        self.folder = folder
+        self.pid = pid
+
+
+class ServiceUnavailable(LocalSocketError):
+    """`log_tail` is what the service wrote last, if it was started and did not come up."""
+
+    code = "local_socket.service_unavailable"
+
+    def __init__(self, message: str, log_tail: str = "") -> None:
+        super().__init__(f"{message}; it wrote:\n{log_tail}" if log_tail else message)
+        self.log_tail = log_tail
+
+
+class VersionMismatch(LocalSocketError):
+    """`running` and `ours` are versions for people; the message says what each speaks and what to do."""
+
+    code = "local_socket.version_mismatch"
+
+    def __init__(self, message: str, *, running: str, ours: str, pid: int) -> None:
+        super().__init__(message)
+        self.running = running
+        self.ours = ours
+        self.pid = pid
 
 
 class EngineError(EnginehouseError):

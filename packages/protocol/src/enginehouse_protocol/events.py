@@ -4,8 +4,8 @@ Producers make *bodies*; the transcript alone stamps them into an `Event`. Durab
 ones only pass by. Engines may emit `EngineBody`; everything else is core's.
 
 Rules: a tag is never renamed, a field's default never changes, a new field has a default. A tag enters together with
-the code that writes it and with a golden line in `tests/golden`. A tag that changes what earlier events mean needs a
-new format version.
+the code that writes it and with a golden line in `tests/golden`. A tag that changes what earlier events mean, and a new
+word in a closed set (`Literal`), need a new format version: an older reader would lose the whole event.
 """
 
 from typing import Any, Literal, get_args
@@ -156,6 +156,8 @@ class PermissionDecided(Body, frozen=True, kw_only=True, tag="permission.decided
     rule: str | None = None
     host: str | None = None
     """Which host the person answered from."""
+    input: JsonObject | None = None
+    """What was judged, only where it differs from the input of the `tool.use` and the decision does not carry it."""
 
 
 class QuestionOption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,6 +175,10 @@ class QuestionAsked(Body, frozen=True, kw_only=True, tag="question.asked"):
     multiple: bool = False
     free_text: bool = True
     """Whether an answer may be something that is not among the options."""
+    call_id: CallId | None = None
+    """The tool use this question is, where it is one."""
+    parent_call_id: CallId | None = None
+    """Set on a question of a native subagent: the tool use that started it."""
 
 
 class QuestionAnswered(Body, frozen=True, kw_only=True, tag="question.answered"):
@@ -312,12 +318,14 @@ class StepHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StepStarted(FromEngine, frozen=True, kw_only=True, tag="step.started"):
-    """One model call. With `header` and the events up to `history_seq` its exact request can be built again."""
+    """One model call. With its header and the events up to `history_seq` its exact request can be built again."""
 
     step: int
     """Counts within the turn, from 1."""
-    history_seq: int
-    request_sha256: str
+    history_seq: int | None = None
+    """The prompt was made of the events up to this one; None: the engine does not know."""
+    request_sha256: str | None = None
+    """Of the request's body; None: the engine does not see it."""
     header: StepHeader | None = None
     """None: the same as the last one recorded."""
 

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from enginehouse_protocol.codec import decode_recorded
 from enginehouse_protocol.content import Content
 from enginehouse_protocol.engine import Provider
 from enginehouse_protocol.events import AnyEvent, Event
@@ -92,10 +93,16 @@ class EventsAfter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """At most 1,000 events, oldest first, without gaps; `last_seq` tells whether there are more."""
+    """At most 1,000 events, oldest first; `last_seq` tells whether there are more."""
 
-    events: tuple[Event, ...]
+    lines: tuple[msgspec.Raw, ...]
+    """As they are on disk, so that tags this version does not know arrive whole."""
     last_seq: int
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        decoded = (decode_recorded(bytes(line)) for line in self.lines)
+        return tuple(event for event in decoded if isinstance(event, Event))
 
 
 class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +114,8 @@ class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute. Where the project is now, when the person confirmed that it moved."""
     max_steps: int | None = None
     """Model calls in the turn this message starts; None: what the settings say. Not kept past the hub's end."""
+    unattended: Literal["wait", "deny"] = "wait"
+    """What happens to a permission request of that turn while nobody is attached who can answer. Not kept either."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +158,7 @@ class AnswerPermission(msgspec.Struct, frozen=True, kw_only=True):
     session_id: SessionId
     answer: Answer
     host: str
+    """For the record. Over a connection this is what the host called itself when it connected, whatever stands here."""
 
 
 class PendingRequests(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +176,7 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True):
     session_id: SessionId
     after: int = 0
     can_answer: bool = False
-    """Whether somebody is there to answer permission requests and questions. Where nobody is, they are denied."""
+    """Whether somebody is there to answer permission requests and questions."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,9 @@ from enginehouse_core.hub import Hub
 from enginehouse_core.profile.folders import VARIABLE, Folders
 from enginehouse_core.sessions.archive import Archive
 from enginehouse_engines.rehearsal.demo import AFTER_PROMPT, BUG, FIX_PROMPT, LONG_PROMPT, PROJECT_FILES
-from enginehouse_hosts.terminal.conversation import COMPLETED, INTERRUPTED, Continued, Conversation, Message
+from enginehouse_hosts.terminal.conversation import Continued, Conversation, Message
+from enginehouse_hosts.terminal.exit_codes import COMPLETED, FAILED, INTERRUPTED
+from enginehouse_hosts.terminal.plain_text import one_line
 from enginehouse_hosts.terminal.printer import Printer
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
@@ -91,7 +93,7 @@ async def _play(top: Path, started: float) -> int:
         return await conversation.hold(start, Message(text=prompt, launch=launch))
 
     await streams.say("A rehearsal: no model, no network. The project, the tests, the edit and the record are real;")
-    await streams.say(f"all of it is in {top} and is removed at the end.")
+    await streams.say(f"all of it is in {one_line(str(top))} and is removed at the end.")
     archive = Archive(folders.transcripts)
     async with hub_of(folders, "enginehouse demo") as hub:
         await heading("a session in plan mode: it may read, and asks before it does anything else")
@@ -107,12 +109,12 @@ async def _play(top: Path, started: float) -> int:
             code = await hold(hub, _continued(archive, session_id), LONG_PROMPT)
             tasks.cancel_scope.cancel()
         if code != INTERRUPTED:
-            return code or 1
+            return code or FAILED
     await heading("that hub is gone; a new one opens the same profile and goes on with the session")
     async with hub_of(folders, "enginehouse demo") as hub:
         code = await hold(hub, _continued(archive, session_id), AFTER_PROMPT)
     if code == COMPLETED and BUG in (project / "basket" / "total.py").read_text(encoding="utf-8"):
-        code = 1
+        code = FAILED
     last = archive.info(session_id).last_seq
     await heading(f"{last} events were recorded; {time.monotonic() - started:.1f} seconds")
     await streams.say(_OUTRO)

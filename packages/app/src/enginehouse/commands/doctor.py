@@ -6,11 +6,10 @@ Rule: it changes nothing, waits for nothing longer than a deadline, and goes on 
 import argparse
 import os
 import platform
-import shutil
 import socket
 import ssl
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -19,9 +18,11 @@ from enginehouse import __version__
 from enginehouse.engines_in_use import asked_engines
 from enginehouse.environment import BASE_URL, KEY
 from enginehouse.output import flush, put
+from enginehouse_core.keeper import hands_orphans_over
 from enginehouse_core.profile.check import check_profile
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.profile.lock import holder_of
+from enginehouse_hosts.terminal.address import without_login
 from enginehouse_hosts.terminal.plain_text import one_line
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
@@ -46,7 +47,7 @@ def examine(_: argparse.Namespace) -> int:
     bad = False
     for found in _findings():
         name = {"good": "good", "bad": "bad"}.get(found.kind, "faint")
-        put(f"{styles(name, _MARKS[found.kind])} {found.what}: {one_line(found.about, 2_000)}\n")  # type: ignore[arg-type]
+        put(f"{styles(name, _MARKS[found.kind])} {one_line(found.what, 2_000)}: {one_line(found.about, 2_000)}\n")  # type: ignore[arg-type]
         flush()
         bad = bad or found.kind == "bad"
     return 1 if bad else 0
@@ -63,7 +64,7 @@ def _findings() -> Iterator[Finding]:
         return
     yield from _profile(folders)
     yield _keeper()
-    yield from _programs()
+    yield _sandbox()
     yield from _model_address()
     yield from _engines()
 
@@ -87,76 +88,65 @@ def _profile(folders: Folders) -> Iterator[Finding]:
 
 
 def _keeper() -> Finding:
+    if hands_orphans_over():
+        return Finding("good", "keeper", "no process is left behind")
     if sys.platform != "linux":
         return Finding(
             "note", "keeper", "this system does not hand orphans over; what leaves its group is found by a marker"
         )
-    marker = "print(1)"
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-I", "-c", f"import ctypes;assert ctypes.CDLL(None).prctl(36,1,0,0,0)==0;{marker}"],
-            capture_output=True,
-            timeout=_DEADLINE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("bad", "keeper", f"cannot be tried: {error}")
-    if ended.returncode:
-        return Finding(
-            "bad", "keeper", "this kernel does not hand orphans over; a process that detaches itself may survive"
-        )
-    return Finding("good", "keeper", "no process is left behind")
+    return Finding(
+        "bad", "keeper", "this kernel does not hand orphans over; a process that detaches itself may survive"
+    )
 
 
-def _programs() -> Iterator[Finding]:
-    for name, without in (
-        ("git", "branches are not shown"),
-        ("bwrap", "no sandbox yet: every command counts as dangerous and is asked, with it or without"),
-        ("rg", "searching uses Python instead"),
-    ):
-        path = shutil.which(name)
-        if path is None:
-            yield Finding("note", name, f"not found; {without}")
-        else:
-            yield Finding("good", name, f"{path}{_version_of(path)}")
-
-
-def _version_of(path: str) -> str:
-    try:
-        ended = subprocess.run([path, "--version"], capture_output=True, timeout=_DEADLINE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f", but it does not start: {error}"
-    return f" ({one_line(ended.stdout.decode('utf-8', 'replace'), 60)})"
+def _sandbox() -> Finding:
+    return Finding("note", "sandbox", "none yet: every command counts as dangerous, and is asked unless told otherwise")
 
 
 def _model_address() -> Iterator[Finding]:
     """Whether the server answers at all; what it offers is the engine's to ask."""
     yield Finding("good" if os.environ.get(KEY) else "note", KEY, "set" if os.environ.get(KEY) else "not set")
-    base_url = os.environ.get(BASE_URL)
+    base_url = os.environ.get(BASE_URL, "")
     if not base_url:
         yield Finding("note", BASE_URL, "not set; the engine's own address is used")
         return
     try:
         address = urlsplit(base_url)
         port = address.port or (443 if address.scheme == "https" else 80)
-    except ValueError as error:
-        yield Finding("bad", BASE_URL, f"{base_url!r} is no address: {error}")
+    except ValueError:  # whose words may hold the login
+        yield Finding("bad", BASE_URL, f"{without_login(base_url)!r} is no address")
         return
     if address.scheme not in ("http", "https") or not address.hostname:
-        yield Finding("bad", BASE_URL, f"{base_url!r} must begin with http:// or https://")
+        yield Finding("bad", BASE_URL, f"{without_login(base_url)!r} must begin with http:// or https://")
         return
     place = f"{address.hostname}:{port}"
-    try:
-        with socket.create_connection((address.hostname, port), timeout=_DEADLINE_S) as connection:
-            if address.scheme == "https":
-                with ssl.create_default_context().wrap_socket(connection, server_hostname=address.hostname):
-                    pass
-    except OSError as error:
-        proxied = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"))
-        kind = "note" if proxied else "bad"
-        yield Finding(kind, BASE_URL, f"{place} cannot be reached directly: {error}")
+    problem = _problem_of_reaching(address.hostname, port, encrypted=address.scheme == "https")
+    if problem is None:
+        yield Finding("good", BASE_URL, f"{place} can be reached")
         return
-    yield Finding("good", BASE_URL, f"{place} can be reached")
+    proxied = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"))
+    yield Finding("note" if proxied else "bad", BASE_URL, f"{place} cannot be reached directly: {problem}")
+
+
+def _problem_of_reaching(host: str, port: int, *, encrypted: bool) -> str | None:
+    """In a thread that is left to itself when it is late: looking a name up cannot be given a deadline."""
+    found: list[str | None] = []
+
+    def reach() -> None:
+        try:
+            with socket.create_connection((host, port), timeout=_DEADLINE_S) as connection:
+                if encrypted:
+                    with ssl.create_default_context().wrap_socket(connection, server_hostname=host):
+                        pass
+        except (OSError, ValueError) as error:  # ValueError: a name that no host can have
+            found.append(str(error))
+        else:
+            found.append(None)
+
+    thread = threading.Thread(target=reach, daemon=True)
+    thread.start()
+    thread.join(_DEADLINE_S)
+    return found[0] if found else f"no answer within {_DEADLINE_S:g} s"
 
 
 def _engines() -> Iterator[Finding]:

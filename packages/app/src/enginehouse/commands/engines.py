@@ -4,7 +4,7 @@ import argparse
 
 import msgspec
 
-from enginehouse.engines_in_use import Asked, asked_engines
+from enginehouse.engines_in_use import EngineAnswer, asked_engines
 from enginehouse.output import put_listing
 from enginehouse_protocol.permissions import JsonObject
 
@@ -26,17 +26,17 @@ def list_engines(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _about(asked: Asked) -> str:
-    known = asked.description
+def _about(answer: EngineAnswer) -> str:
+    known = answer.description
     return "" if known is None else f"{known.title} {known.version}".strip()
 
 
-def _models(asked: Asked) -> str:
-    names = [model.name for model in asked.description.models] if asked.description else []
+def _models(answer: EngineAnswer) -> str:
+    names = [model.name for model in answer.description.models] if answer.description else []
     more = f" and {len(names) - _SHOWN_MODELS} more" if len(names) > _SHOWN_MODELS else ""
     return ", ".join(names[:_SHOWN_MODELS]) + more
 
 
-def _object(asked: Asked) -> JsonObject:
-    known: JsonObject = {} if asked.description is None else msgspec.to_builtins(asked.description)
-    return {**known, "name": asked.name, "usable": asked.problem is None, "problem": asked.problem}
+def _object(answer: EngineAnswer) -> JsonObject:
+    known: JsonObject = {} if answer.description is None else msgspec.to_builtins(answer.description)
+    return {**known, "name": answer.name, "usable": answer.problem is None, "problem": answer.problem}

@@ -18,6 +18,7 @@ from enginehouse_core.profile.defaults import MODES
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.profile.lock import ProfileLock
 from enginehouse_core.profile.rules_file import WrittenRule, add_rule, read_rules, remove_rules
+from enginehouse_hosts.terminal.plain_text import exact
 from enginehouse_protocol.errors import RuleRefused, UsageError
 from enginehouse_protocol.permissions import JsonObject, ToolKind, Verdict
 from enginehouse_protocol.settings import Mode
@@ -58,19 +59,25 @@ def remove(arguments: argparse.Namespace) -> int:
         pass  # a rule that no longer parses must be removable too
 
     def unwanted(rule: WrittenRule) -> bool:
-        return rule.rule in texts and rule.project == project
+        return rule.rule in texts and rule.project == project and arguments.effect in (None, rule.effect)
 
+    found = {rule.effect for rule in read_rules(folders.permissions) if unwanted(rule)}
+    if len(found) > 1:
+        raise UsageError(
+            f"{arguments.rule!r} stands there as {' and as '.join(sorted(found))}; say which with --effect"
+        )
     removed: list[WrittenRule] = []
-    if any(unwanted(rule) for rule in read_rules(folders.permissions)):
+    if found:
         with ProfileLock.acquire(folders.profile, "enginehouse permissions remove"):
             removed = remove_rules(folders.permissions, unwanted)
     if not removed:
         where = "everywhere" if project is None else f"for {project}"
+        effect = f"{arguments.effect} " if arguments.effect else ""
         raise UsageError(
-            f"there is no rule {arguments.rule!r} {where}; `enginehouse permissions list` shows those there are"
+            f"there is no {effect}rule {arguments.rule!r} {where}; `enginehouse permissions list` shows those there are"
         )
     for rule in removed:
-        put(f"removed: {rule.effect} {rule.rule} ({rule.project or 'everywhere'})\n")
+        put(f"removed: {_shown(rule.effect, rule.rule, rule.project)}\n")
     return 0
 
 
@@ -85,13 +92,13 @@ def explain(arguments: argparse.Namespace) -> int:
         for mode in MODES
     }
     default = judged["default"]
-    put(f"{shown}\nrisk: {default.risk}\n")
+    put(f"{exact(shown)}\nrisk: {default.risk}\n")
     for reason in _reasons(judged):
-        put(f"  because {reason}\n")
+        put(f"  because {exact(reason)}\n")
     for mode, judgement in judged.items():
-        put(f"{mode.replace('_', '-'):<12}  {judgement.verdict:<5}  {_decided(judgement)}\n")
+        put(f"{mode.replace('_', '-'):<12}  {judgement.verdict:<5}  {exact(_decided(judgement))}\n")
     if default.always_rule is not None:
-        put(f'"always" would store: {default.always_rule}\n')
+        put(f'"always" would store: {exact(default.always_rule)}\n')
     return 0
 
 
@@ -101,10 +108,14 @@ def _store(arguments: argparse.Namespace, effect: Verdict) -> int:
     project = _project(arguments)
     with ProfileLock.acquire(folders.profile, f"enginehouse permissions {effect}"):
         is_new = add_rule(folders.permissions, WrittenRule(effect=effect, rule=text, project=project))
-    put(f"{effect} {text} ({project or 'everywhere'})\n")
+    put(f"{_shown(effect, text, project)}\n")
     if not is_new:
         remark("it was there already")
     return 0
+
+
+def _shown(effect: Verdict, rule: str, project: str | None) -> str:
+    return exact(f"{effect} {rule} ({project or 'everywhere'})")
 
 
 def _project(arguments: argparse.Namespace) -> str | None:

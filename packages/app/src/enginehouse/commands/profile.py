@@ -4,12 +4,12 @@ import argparse
 import os
 from dataclasses import asdict
 
-from enginehouse.output import put, put_listing
+from enginehouse.output import put_listing, put_path
 from enginehouse_core.profile.folders import Folders
 
 
 def path(_: argparse.Namespace) -> int:
-    put(f"{Folders.of(os.environ).profile}\n")
+    put_path(str(Folders.of(os.environ).profile))
     return 0
 
 

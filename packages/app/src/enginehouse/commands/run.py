@@ -6,17 +6,19 @@ Rule: everything that can be wrong with the call is found before the lock is tak
 import argparse
 import os
 import select
-import sys
 from collections.abc import Mapping
 
 import anyio
 
 from enginehouse.environment import Flags, launch_of, start_of
+from enginehouse.output import agreed, complain
 from enginehouse.places import directory_of
 from enginehouse.wiring import hub_of
+from enginehouse_core.profile.defaults import MODES, parse_mode
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.sessions.archive import Archive
-from enginehouse_hosts.terminal.conversation import BROKEN_PIPE, Continued, Conversation, Message
+from enginehouse_hosts.terminal.conversation import Continued, Conversation, Message
+from enginehouse_hosts.terminal.exit_codes import BROKEN_PIPE
 from enginehouse_hosts.terminal.json_lines import JsonLines
 from enginehouse_hosts.terminal.printer import Printer
 from enginehouse_hosts.terminal.streams import AnswerGone, Streams
@@ -24,6 +26,7 @@ from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.codec import well_formed
 from enginehouse_protocol.errors import SessionMoved, UsageError
 from enginehouse_protocol.hub import CreateSession, SessionInfo
+from enginehouse_protocol.settings import Mode
 
 _MOST_PIPED = 64 << 20
 _PATIENCE_S = 1.0
@@ -36,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = Flags(engine=arguments.engine, model=arguments.model, effort=arguments.effort, mode=arguments.mode)
     start: CreateSession | Continued
     if arguments.newest or arguments.session is not None:
-        start = _continued(arguments, flags, folders, streams)
+        start = _continued(arguments, flags, folders, environment)
         launch = launch_of(start.session.engine, folders, environment)
     else:
         new = start_of(flags, folders, environment)
@@ -67,7 +70,9 @@ async def _hold(
     return return_code
 
 
-def _continued(arguments: argparse.Namespace, flags: Flags, folders: Folders, streams: Streams) -> Continued:
+def _continued(
+    arguments: argparse.Namespace, flags: Flags, folders: Folders, environment: Mapping[str, str]
+) -> Continued:
     archive = Archive(folders.transcripts)
     directory: str | None = None
     if arguments.session is not None:
@@ -82,21 +87,36 @@ def _continued(arguments: argparse.Namespace, flags: Flags, folders: Folders, st
             raise UsageError(f"no session of {here} can be continued; `enginehouse sessions list` shows all there are")
         session = open_ones[0]
         if session.moved_here:
-            _confirm_move(session, here, streams)
+            _confirm_move(session, here)
             directory = here
     if flags.engine is not None and flags.engine != session.engine:
         raise UsageError(f"session {session.id} runs on {session.engine}, and a session keeps its engine")
-    return Continued(session=session, change=flags.settings, directory=directory)
+    remark = looser_than_wanted(session.settings.updated(flags.settings).mode or "default", flags, environment)
+    return Continued(session=session, change=flags.settings, directory=directory, remark=remark)
 
 
-def _confirm_move(session: SessionInfo, here: str, streams: Streams) -> None:
+def looser_than_wanted(mode: Mode, flags: Flags, environment: Mapping[str, str]) -> str:
+    """A session keeps its mode; who set a stricter one for new sessions should hear of it."""
+    text = environment.get("ENGINEHOUSE_MODE")
+    if not text or flags.mode is not None:
+        return ""
+    try:
+        wanted = parse_mode(text)
+    except ValueError as error:
+        raise UsageError(f"ENGINEHOUSE_MODE {error}") from error
+    if MODES.index(wanted) >= MODES.index(mode):
+        return ""
+    said, kept = wanted.replace("_", "-"), mode.replace("_", "-")
+    return f"ENGINEHOUSE_MODE says {said}, and this session keeps its mode {kept}; --mode {said} changes it"
+
+
+def _confirm_move(session: SessionInfo, here: str) -> None:
     """A project that seems to have moved: a person says so, nobody guesses."""
-    if streams.can_ask:
-        sys.stderr.write(f"The newest session here, {session.id}, was in {session.directory}, which is gone.\n")
-        sys.stderr.write(f"Is {here} the same project, and should it go on here? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() in ("y", "yes"):
-            return
+    if agreed(
+        f"The newest session here, {session.id}, was in {session.directory}, which is gone.\n"
+        f"Is {here} the same project, and should it go on here?"
+    ):
+        return
     raise SessionMoved(session.id, session.directory, here)
 
 
@@ -114,7 +134,7 @@ def prompt_of(argument: str | None) -> str:
         )
     repaired = well_formed(prompt)
     if repaired != prompt:
-        sys.stderr.write("enginehouse: the prompt is not valid UTF-8; what could not be read was replaced by U+FFFD\n")
+        complain("the prompt is not valid UTF-8; what could not be read was replaced by U+FFFD")
     return repaired
 
 
@@ -123,10 +143,7 @@ def _piped(*, waiting_is_told: bool) -> str:
         return ""
     try:
         if waiting_is_told and not select.select([0], [], [], _PATIENCE_S)[0]:
-            sys.stderr.write(
-                "enginehouse: waiting for the end of stdin, which follows the prompt; `< /dev/null` skips it\n"
-            )
-            sys.stderr.flush()
+            complain("waiting for the end of stdin, which follows the prompt; `< /dev/null` skips it")
         data = bytearray()
         while len(data) <= _MOST_PIPED and (more := os.read(0, 1 << 20)):
             data += more

@@ -6,13 +6,12 @@ verb that writes holds the profile's lock, and says who has it when it cannot.
 
 import argparse
 import os
-import sys
 from collections.abc import Awaitable, Callable
 
 import anyio
 import msgspec
 
-from enginehouse.output import clock, put, put_lines, put_listing, remark
+from enginehouse.output import agreed, clock, put, put_lines, put_listing, remark
 from enginehouse.places import directory_of
 from enginehouse.wiring import hub_of
 from enginehouse_core.hub import Hub
@@ -117,7 +116,9 @@ def close(arguments: argparse.Namespace) -> int:
 def delete(arguments: argparse.Namespace) -> int:
     archive = _archive()
     session_id = archive.resolve(arguments.session)
-    if not arguments.yes and not _agreed(archive, session_id):
+    info = archive.info(session_id)
+    about = f"{info.id} ({one_line(info.title) or 'without a title'}, {info.turns} turns)"
+    if not arguments.yes and not agreed(f"Delete {about} for good?"):
         raise UsageError("nothing was deleted; deleting is for good, say --yes to do it without being asked")
 
     async def change(hub: Hub, session_id: SessionId) -> None:
@@ -173,14 +174,3 @@ def _written(arguments: argparse.Namespace, verb: str, change: Callable[[Hub, Se
 
     anyio.run(through_the_hub)
     return 0
-
-
-def _agreed(archive: Archive, session_id: SessionId) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    info = archive.info(session_id)
-    sys.stderr.write(
-        f"Delete {info.id} ({one_line(info.title) or 'without a title'}, {info.turns} turns) for good? [y/N] "
-    )
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

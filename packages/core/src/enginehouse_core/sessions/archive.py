@@ -1,11 +1,10 @@
 """The sessions of a profile as they are on disk, for whoever only reads.
 
-Rule: no lock is taken and nothing is changed, so this works beside a running hub and on a read-only profile. Only
-`repair` and `delete` write; their caller holds the profile's lock.
+Rule: nothing is changed and nobody is refused anything because of it, so this works beside a running hub and on a
+read-only profile. Asking whether a session is being written takes its lock for an instant, which a writer waits out.
+Only `repair` and `delete` write; their caller holds the profile's lock.
 """
 
-import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from enginehouse_core.transcript.file import FILE_NAME, read_transcript
+from enginehouse_core.transcript.file import is_written, read_transcript
 from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.load import load, open_transcript
 from enginehouse_core.transcript.log import SessionLog
-from enginehouse_core.transcript.repair import closing_bodies
+from enginehouse_core.transcript.repair import repairs
 from enginehouse_core.transcript.scan import Damage
 from enginehouse_protocol.errors import ProfileUnwritable, SessionNotFound, TranscriptError, UsageError
 from enginehouse_protocol.hub import SessionInfo, SessionList, SessionStatus
@@ -31,7 +30,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int
     damage: tuple[Damage, ...]
     unfinished: int
-    """How many events a repair would append to close what was cut off."""
+    """How many events a repair would append."""
 
 
 def identity_of(directory: str) -> str:
@@ -121,11 +120,11 @@ class Archive:
         fold = SessionFold()
         for record in found.records:
             fold.apply(record.event)
-        unfinished = 0 if _is_written(self.folder(session_id)) else len(closing_bodies(fold))
+        unfinished = 0 if is_written(self.folder(session_id)) else len(repairs(fold, found))
         return Check(session_id=session_id, last_seq=found.last_seq, damage=found.damage, unfinished=unfinished)
 
     def repair(self, session_id: SessionId) -> Check:
-        """Set a torn tail aside and append what closes a conversation that was cut off. Doing it again does nothing.
+        """Set a torn tail aside, and append that this was done and what ends whatever was cut off. Again does nothing.
 
         Raises:
             SessionNotFound, TranscriptUnreadable, TranscriptUnavailable
@@ -133,7 +132,7 @@ class Archive:
         folder = self.folder(session_id)
         file, loaded = open_transcript(folder, session_id)
         try:
-            if bodies := closing_bodies(loaded.fold):
+            if bodies := repairs(loaded.fold, loaded.scan):
                 log = SessionLog(session_id, folder, file, loaded.fold.last_seq, loaded.index)
                 stamped: list[bytes] = []
                 for turn_id, body in bodies:
@@ -188,27 +187,11 @@ def _status(folder: Path, fold: SessionFold) -> SessionStatus:
         return "closed"
     if fold.open_turn is None:
         return "idle"
-    return "running" if _is_written(folder) else "interrupted"
+    return "running" if is_written(folder) else "interrupted"
 
 
 def _is_same(fold: SessionFold, here: str) -> bool:
     return bool(fold.roots) and fold.roots[0].identity != "" and fold.roots[0].identity == identity_of(here)
-
-
-def _is_written(folder: Path) -> bool:
-    """Whether somebody holds the transcript for writing at this moment."""
-    try:
-        descriptor = os.open(folder / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    return False
 
 
 def _damaged(session_id: SessionId) -> SessionInfo:

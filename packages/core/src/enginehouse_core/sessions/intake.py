@@ -4,17 +4,18 @@ Rule: one place for durable and transient alike. A body that needs nothing is st
 one that does need something is taken apart.
 """
 
+from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import anyio.to_thread
 import msgspec
 
 from enginehouse_core.masking import Masker, StreamMasker
-from enginehouse_core.transcript.blobs import store_blob
+from enginehouse_core.transcript.blobs import store_blob, write_whole
 from enginehouse_core.transcript.log import SessionLog
 from enginehouse_protocol.codec import map_text, refuse_nonfinite, well_formed
-from enginehouse_protocol.content import SpilledText
+from enginehouse_protocol.content import FileChange, LongText, SpilledText, Text
 from enginehouse_protocol.errors import MalformedData
 from enginehouse_protocol.events import (
     AnyBody,
@@ -76,7 +77,7 @@ class Intake:
             stamped = log.stamp(body, turn_id)
             if len(stamped.line) > RECORD_BYTES:
                 raise MalformedData(
-                    f"a record of {len(stamped.line)} bytes with no single long text in it; at most {RECORD_BYTES}"
+                    f"a record of {len(stamped.line)} bytes that cannot be spilled any further; at most {RECORD_BYTES}"
                 )
         log.put(stamped)
         return stamped
@@ -125,26 +126,43 @@ class Intake:
 
     async def _spilled(self, body: AnyBody) -> AnyBody:
         """The same body with its long texts in blobs."""
-        return await anyio.to_thread.run_sync(self._spill_all, body)
-
-    def _spill_all(self, body: AnyBody) -> AnyBody:
-        try:
-            return msgspec.convert(self._spill(msgspec.to_builtins(body)), type(body))
-        except msgspec.ValidationError as error:
-            raise MalformedData(f"a record too large, with a long text where none belongs: {error}") from error
+        return await anyio.to_thread.run_sync(self._spill, body)
 
     def _spill(self, value: Any) -> Any:
+        """By what a field is declared to be, so that free JSON cannot pass for one of our own structs."""
+        match value:
+            case Text(text=text) if len(text) > _SPILL_OVER:
+                return self._spill_text(text)
+            case FileChange(diff=diff) if len(diff) > _SPILL_OVER:
+                return msgspec.structs.replace(value, diff=diff[:_KEPT_END], cut=True)
+            case msgspec.Struct():
+                return msgspec.structs.replace(value, **self._spilled_fields(value))
+            case tuple():
+                return tuple(self._spill(item) for item in cast(tuple[Any, ...], value))
+            case dict():
+                return self._spill_json(value)
+            case _:
+                return value
+
+    def _spilled_fields(self, value: msgspec.Struct) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for name in value.__struct_fields__:
+            item: object = getattr(value, name)
+            if not isinstance(item, str):
+                fields[name] = self._spill(item)
+            elif len(item) > _SPILL_OVER and name in _long_texts(type(value)):
+                fields[name] = self._spill_text(item)
+        return fields
+
+    def _spill_json(self, value: Any) -> Any:
+        """Free JSON with its long texts replaced, in place, by what a `SpilledText` is in JSON."""
         match value:
             case str() if len(value) > _SPILL_OVER:
                 return msgspec.to_builtins(self._spill_text(value))
-            case {"type": "text", "text": str() as text} if len(text) > _SPILL_OVER:
-                return msgspec.to_builtins(self._spill_text(text))
-            case {"diff": str() as diff} if len(diff) > _SPILL_OVER:
-                return value | {"diff": diff[:_KEPT_END], "cut": True}
             case dict():
-                return {key: self._spill(item) for key, item in cast(JsonObject, value).items()}
+                return {key: self._spill_json(item) for key, item in cast(JsonObject, value).items()}
             case list() | tuple():
-                return [self._spill(item) for item in cast(list[Any], value)]
+                return [self._spill_json(item) for item in cast(list[Any], value)]
             case _:
                 return value
 
@@ -152,10 +170,17 @@ class Intake:
         data = text.encode()
         digest = store_blob(self._blobs, data)
         spilled = SpilledText(head=text[:_KEPT_END], tail=text[-_KEPT_END:], size_bytes=len(data), sha256=digest)
-        # A copy, not a link: the fence refuses files with a second name, and the agent may write in its scratch.
-        self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self._scratch / spilled.blob_name).write_bytes(data)
+        # A copy, not a link: the fence refuses files with a second name. The agent may write in its scratch, so
+        # whatever it put under that name is replaced, never followed.
+        write_whole(self._scratch, spilled.blob_name, data)
         return spilled
+
+
+@cache
+def _long_texts(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Names of the fields that are `LongText`."""
+    wanted = set(get_args(LongText))
+    return frozenset(field.name for field in msgspec.structs.fields(kind) if wanted <= set(get_args(field.type)))
 
 
 def _refuse_nonfinite(body: AnyBody) -> None:
@@ -163,8 +188,8 @@ def _refuse_nonfinite(body: AnyBody) -> None:
     match body:
         case ToolUse():
             refuse_nonfinite(body.input)
-        case PermissionDecided(decision=Allow(input=dict() as edited)):
-            refuse_nonfinite(edited)
+        case PermissionDecided():
+            refuse_nonfinite([body.input, body.decision.input if isinstance(body.decision, Allow) else None])
         case PermissionRequested(input=dict() as shown):
             refuse_nonfinite(shown)
         case UsageUpdated():

@@ -6,7 +6,6 @@ outside one, and what an engine leaves open when its turn ends is closed here.
 
 from typing import Protocol
 
-from enginehouse_core.sessions.intake import Streamed
 from enginehouse_core.sessions.record import SessionRecord
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.errors import MalformedData
@@ -42,6 +41,8 @@ class Conversation(Protocol):
     @property
     def running_turn(self) -> TurnId | None: ...
 
+    async def say(self, notice: Notice) -> None: ...
+
     async def decide(self, use: ToolUse, turn_id: TurnId | None) -> Decision: ...
 
     async def ask_person(self, question: QuestionAsked) -> tuple[str, ...] | None: ...
@@ -64,9 +65,10 @@ class Port:
     async def emit(self, body: EngineBody) -> None:
         turn_id = self._turn_of(body)
         match body:
-            case MessageDelta() | ReasoningDelta() | ToolOutput():
-                if not isinstance(body, ToolOutput):
-                    self._streaming.add(body.message_id)
+            case MessageDelta() | ReasoningDelta():
+                self._streaming.add(body.message_id)
+                await self._record.pass_on(body, turn_id)
+            case ToolOutput():
                 await self._record.pass_on(body, turn_id)
             case ToolUse():
                 await self._use(body, turn_id)
@@ -106,23 +108,24 @@ class Port:
 
     async def end_turn(self, turn_id: TurnId, *, interrupted: bool) -> list[CallId]:
         """Close what the engine left open in this turn; returns the uses it should have closed itself."""
-        for rest in self._record.intake.rest_of_streams():
-            await self._record.put(rest, turn_id)
         for message_id in sorted(self._streaming):
+            await self._flush(message_id, turn_id)
             reset = MessageReset(message_id=message_id, reason="its turn ended before it was complete")
             await self._record.put(reset, turn_id)
         self._streaming.clear()
         left_open: list[CallId] = []
-        for call_id, use in list(self._record.fold.open_uses.items()):
+        for call_id, use in list(self._record.ahead.open_uses.items()):
             if use.turn_id != turn_id or use.detached:
                 continue
             left_open.append(call_id)
-            status = "interrupted" if interrupted or not use.allowed else "unknown"
             said = "Interrupted." if interrupted else "The engine ended its turn without saying how this ended."
             result = ToolResult(
-                call_id=call_id, status=status, content=(Text(text=said),), parent_call_id=use.use.parent_call_id
+                call_id=call_id,
+                status="interrupted" if interrupted or not use.allowed else "unknown",
+                content=(Text(text=said),),
+                parent_call_id=use.use.parent_call_id,
             )
-            await self._record.put(result, turn_id)
+            await self._result(result, turn_id)
         return left_open
 
     def close(self) -> None:
@@ -137,7 +140,7 @@ class Port:
         """
         if self._closed:
             raise MalformedData(f"{type(body).__name__} from an engine session that is closed")
-        uses = self._record.fold.open_uses
+        uses = self._record.ahead.open_uses
         if isinstance(body, ToolResult | ToolOutput) and body.call_id in uses:
             return uses[body.call_id].turn_id
         running = self._conversation.running_turn
@@ -151,25 +154,23 @@ class Port:
         raise MalformedData(f"{type(body).__name__} outside a turn: use request_turn and wait to be run")
 
     async def _use(self, use: ToolUse, turn_id: TurnId | None) -> None:
-        if use.call_id in self._known:
-            return
-        self._known.add(use.call_id)
-        await self._record.put(use, turn_id)
+        if await self._record.put(use, turn_id, only_if=lambda: use.call_id not in self._known):
+            self._known.add(use.call_id)
 
     async def _result(self, result: ToolResult, turn_id: TurnId | None) -> None:
-        if result.call_id in self._record.fold.open_uses:
-            await self._flush(result.call_id, turn_id)
-            await self._record.put(result, turn_id)
-        elif result.call_id not in self._known:
+        open_uses = self._record.ahead.open_uses
+        if result.call_id not in open_uses and result.call_id not in self._known:
             raise MalformedData(f"a result for {result.call_id}, which is no tool use of this session")
+        await self._flush(result.call_id, turn_id)
+        await self._record.put(result, turn_id, only_if=lambda: result.call_id in open_uses)
 
     async def _flush(self, key: str, turn_id: TurnId | None) -> None:
-        rest: Streamed
+        """What a stream held back because it might have begun a secret."""
         for rest in self._record.intake.rest_of_stream(key):
             await self._record.put(rest, turn_id)
 
     async def _history_changed(self, body: HistoryChanged, turn_id: TurnId | None) -> None:
-        first_seq = self._record.fold.history_start
+        first_seq = self._record.ahead.history_start
         seq = await self._record.put(body, turn_id)
         if first_seq < seq:
             replaced = HistoryReplaced(

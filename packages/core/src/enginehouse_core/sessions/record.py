@@ -1,11 +1,13 @@
-"""One session's record while the session is open: the log, what it says (the fold), and the way in.
+"""One session's record while the session is open: the log, what it says (the folds), and the way in.
 
-Rule: whoever opens a record repairs it first, by appending what a crash left open. After a failed write the same
-opening and repairing, once the disk lets it, is the way back.
+Rule: whoever opens a record repairs it first, by appending what a crash left open; after a failed write the same opening
+and repairing, once the disk lets it, is the way back. `fold` says what is on disk and may be shown; `ahead` also knows
+what is still on its way, and is for those who must not do a thing twice.
 """
 
-import logging
-from collections.abc import AsyncGenerator
+import copy
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Self
 
@@ -19,17 +21,16 @@ from enginehouse_core.sessions.intake import Intake, Streamed
 from enginehouse_core.transcript.blobs import load_blob
 from enginehouse_core.transcript.file import TranscriptFile
 from enginehouse_core.transcript.fold import SessionFold
-from enginehouse_core.transcript.load import Loaded, load, open_transcript
-from enginehouse_core.transcript.log import SessionLog, last_seq_of
-from enginehouse_core.transcript.repair import closing_bodies
+from enginehouse_core.transcript.load import Loaded, open_transcript
+from enginehouse_core.transcript.log import SessionLog
+from enginehouse_core.transcript.repair import repairs
 from enginehouse_protocol.content import content_text
-from enginehouse_protocol.errors import TranscriptError, TranscriptUnavailable
-from enginehouse_protocol.events import AnyBody, Event, MessageQueued, Notice, SessionStateChanged, ToolResult
+from enginehouse_protocol.errors import TranscriptUnavailable
+from enginehouse_protocol.events import AnyBody, Event, MessageQueued, Notice, ToolResult
 from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import SessionId, TurnId
 
 BLOBS = "blobs"
-_log = logging.getLogger(__name__)
 _CLOSING_S = 5.0
 _LOOKED_AT = 64 << 10  # characters of a text that are searched for keys nobody told us about
 
@@ -37,13 +38,21 @@ _LOOKED_AT = 64 << 10  # characters of a text that are searched for keys nobody 
 class SessionRecord:
     """The open record of one session; satisfies `History`. Make it with `create` or `open`."""
 
-    def __init__(self, session_id: SessionId, folder: Path, intake: Intake, tasks: TaskGroup) -> None:
+    def __init__(
+        self, session_id: SessionId, folder: Path, scratch: Path, masker: Masker, tasks: TaskGroup
+    ) -> None:
         self.session_id = session_id
-        self.intake = intake
-        self.fold = SessionFold()
+        self.intake = Intake(masker, folder / BLOBS, scratch)
+        self.ahead = SessionFold()
         self.log: SessionLog
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when a group could not be written: nothing can be recorded until `recover`."""
+        self._fold = SessionFold()
+        self._unfolded: deque[Event] = deque()
         self._folder = folder
         self._tasks = tasks
+        # What is put in one go is checked, stamped and folded in one go: no other body comes in between.
+        self._order = anyio.Lock(fast_acquire=True)
         self._flagged: set[str] = set()
         self._log_changed = anyio.Event()
         self._closed = False
@@ -55,9 +64,9 @@ class SessionRecord:
         Raises:
             TranscriptUnavailable: the disk refuses.
         """
-        self = cls(session_id, folder, Intake(masker, folder / BLOBS, scratch), tasks)
-        file = await anyio.to_thread.run_sync(TranscriptFile.create, folder, session_id)
-        self._start(file, Loaded())
+        self = cls(session_id, folder, scratch, masker, tasks)
+        with anyio.CancelScope(shield=True):  # a file that is made has an owner
+            self._start(await anyio.to_thread.run_sync(TranscriptFile.create, folder, session_id), Loaded())
         return self
 
     @classmethod
@@ -67,45 +76,47 @@ class SessionRecord:
         Raises:
             SessionNotFound, TranscriptUnreadable, TranscriptUnavailable
         """
-        self = cls(session_id, folder, Intake(masker, folder / BLOBS, scratch), tasks)
+        self = cls(session_id, folder, scratch, masker, tasks)
         await self._open()
         return self
 
     async def _open(self) -> None:
-        file, loaded = await anyio.to_thread.run_sync(open_transcript, self._folder, self.session_id)
-        self._start(file, loaded)
-        await self._repair(loaded)
+        loaded = Loaded()
+        with anyio.CancelScope(shield=True):
+            file, loaded = await anyio.to_thread.run_sync(open_transcript, self._folder, self.session_id)
+            self._start(file, loaded)
+        try:
+            for turn_id, body in repairs(loaded.fold, loaded.scan):
+                await self.put(body, turn_id)
+            await self.log.synced(self.log.last_seq)
+        except BaseException:
+            self.log.close()
+            raise
 
     def _start(self, file: TranscriptFile, loaded: Loaded) -> None:
-        self.fold = loaded.fold
+        self._fold, self.ahead = loaded.fold, copy.deepcopy(loaded.fold)
+        self._unfolded.clear()
         self.log = SessionLog(self.session_id, self._folder, file, loaded.fold.last_seq, loaded.index)
-        self.log.damaged = bool(loaded.damage)
-        self._tasks.start_soon(self.log.write)
+        self._tasks.start_soon(self._write, self.log)
         self._log_changed.set()
         self._log_changed = anyio.Event()
 
-    async def _repair(self, loaded: Loaded) -> None:
-        seq = 0
-        for turn_id, body in closing_bodies(self.fold):
-            seq = await self.put(body, turn_id)
-        torn = [damage for damage in loaded.damage if damage.kind == "torn_tail"]
-        if torn:
-            text = f"{torn[0].size_bytes} bytes of a half-written record were set aside"
-            seq = await self.put(Notice(level="warning", code="transcript.repaired", text=text))
-        if seq:
-            await self.log.synced(seq)
+    async def _write(self, log: SessionLog) -> None:
+        await log.write()
+        if log.failure:
+            self.on_failure()
+
+    @property
+    def fold(self) -> SessionFold:
+        """What the record on disk says."""
+        while self._unfolded and self._unfolded[0].seq <= self.log.on_disk_seq:
+            self._fold.apply(self._unfolded.popleft())
+        return self._fold
 
     @property
     def failure(self) -> str:
         """Why nothing can be recorded at the moment; empty while all is well."""
         return self.log.failure
-
-    async def reread(self) -> None:
-        """After a failed write: what is said here is what is on disk again, though nothing can be added."""
-        try:
-            self.fold = (await anyio.to_thread.run_sync(load, self._folder, self.session_id)).fold
-        except TranscriptError:
-            _log.exception("the transcript of %s cannot be read back", self.session_id)
 
     async def recover(self) -> None:
         """After a failed write: read what is really there, repair it and go on.
@@ -127,14 +138,24 @@ class SessionRecord:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    async def put(self, body: AnyBody, turn_id: TurnId | None = None) -> int:
-        """Order and queue a body; returns its seq, for a transient one the seq before it."""
-        await self.log.has_room()
-        delivery = await self.intake.record(self.log, body, turn_id)
-        if isinstance(delivery.event, Event):
-            self.fold.apply(delivery.event)
-            await self._say_what_was_done(delivery.event)
-        return self.log.last_seq
+    async def put(
+        self, body: AnyBody, turn_id: TurnId | None = None, *, only_if: Callable[[], bool] | None = None
+    ) -> int:
+        """Order and queue a body; returns its seq, 0 for a transient one and for one that `only_if` refused.
+
+        `only_if` is asked when everything before it is in the record and nothing can come between.
+        """
+        async with self._order:
+            if only_if is not None and not only_if():
+                return 0
+            await self.log.has_room()
+            event = (await self.intake.record(self.log, body, turn_id)).event
+            if not isinstance(event, Event):
+                return 0
+            self.ahead.apply(event)
+            self._unfolded.append(event)
+        await self._say_what_was_done(event)
+        return event.seq
 
     async def put_durably(self, body: AnyBody, turn_id: TurnId | None = None) -> int:
         """The same, and wait for the disk."""
@@ -143,8 +164,9 @@ class SessionRecord:
         return seq
 
     async def pass_on(self, body: Streamed, turn_id: TurnId | None) -> None:
-        await self.log.has_room()
-        await self.intake.pass_on(self.log, body, turn_id)
+        async with self._order:
+            await self.log.has_room()
+            await self.intake.pass_on(self.log, body, turn_id)
 
     async def _say_what_was_done(self, event: Event) -> None:
         """Repaired text and suspected keys are not silent."""
@@ -172,20 +194,24 @@ class SessionRecord:
     async def blob(self, sha256: str) -> bytes:
         return await anyio.to_thread.run_sync(load_blob, self._folder / BLOBS, sha256)
 
-    async def follow(self, seq: int) -> AsyncGenerator[tuple[Delivery, ...]]:
+    async def follow(
+        self, seq: int, read_only: Callable[[str], Delivery]
+    ) -> AsyncGenerator[tuple[Delivery, ...]]:
         """Everything after `seq`, then what happens, until the record is closed.
 
-        While nothing can be recorded a `session.state` says why; once it can be again this goes on where it was.
+        While nothing can be recorded, `read_only` says why; once it can be again this goes on where it was.
         """
         while True:
             log, changed = self.log, self._log_changed
             try:
                 async for batch in log.follow(seq):
-                    seq = last_seq_of(batch, seq)
+                    for delivery in batch:
+                        if isinstance(delivery.event, Event):
+                            seq = delivery.event.seq
                     yield batch
                 return
             except TranscriptUnavailable as error:
-                yield (log.stamp(SessionStateChanged(state="idle", held=True, read_only=str(error)), None),)
+                yield (read_only(str(error)),)
             if self._closed:
                 return
             await changed.wait()

@@ -1,7 +1,8 @@
 """The engine's seat in a session: opened when the first turn needs it, resumed where it can be, left in good order.
 
 Rule: the engine session's context is entered and left in one task of its own, so a slow opening can be given up and a
-dead engine is noticed, and nothing is written under a native id whose history was not loaded.
+dead engine is noticed. There is never a second one on the same session while the first lives, and nothing is written
+under a native id whose history was not loaded.
 """
 
 import logging
@@ -16,16 +17,17 @@ from enginehouse_core.sessions.port import Conversation, Port
 from enginehouse_core.sessions.recap import render_recap
 from enginehouse_protocol.capabilities import EngineAbilities
 from enginehouse_protocol.engine import Access, EngineSession, Fresh, Opening, Resume, Start
-from enginehouse_protocol.errors import EngineError, NativeSessionLost
+from enginehouse_protocol.errors import EngineError, EngineExited, NativeSessionLost
 from enginehouse_protocol.events import Event, Notice
 from enginehouse_protocol.ids import TurnId
 from enginehouse_protocol.settings import SessionSettings
 from enginehouse_protocol.workspace import Workspace
 
 LEAVING_S = 5.0
+_log = logging.getLogger(__name__)
 
 
-class _Occupant:
+class Occupant:
     """One opening of the engine session, from its first moment to its last."""
 
     def __init__(self, port: Port) -> None:
@@ -33,9 +35,31 @@ class _Occupant:
         self.session: EngineSession | None = None
         self.error: Exception | None = None
         self.ready = anyio.Event()
-        self.leave = anyio.Event()
         self.gone = anyio.Event()
         self.scope = anyio.CancelScope()
+        self._leave = anyio.Event()
+        self._within_s = LEAVING_S
+
+    def dismiss(self, within_s: float) -> None:
+        """Ask it to leave; past `within_s` it is cancelled. What it still says is not heard."""
+        self._within_s = min(self._within_s, within_s)
+        self.port.close()
+        self._leave.set()
+        if self.session is None:
+            self.scope.cancel()
+        else:
+            self.scope.deadline = anyio.current_time() + self._within_s
+
+    async def dismissed(self) -> None:
+        await self._leave.wait()
+
+    @property
+    def why_gone(self) -> EngineError:
+        if isinstance(self.error, EngineError):
+            return self.error
+        if self.error is not None:
+            return EngineError(f"the engine failed inside: {self.error!r}", code="engine.broken")
+        return EngineExited("the engine ended in the middle of its turn; it starts again with the next message")
 
 
 class EngineSeat:
@@ -44,34 +68,33 @@ class EngineSeat:
         room: EngineRoom,
         tasks: TaskGroup,
         workspace: Callable[[Access], AbstractAsyncContextManager[Workspace]],
-        log: logging.Logger,
     ) -> None:
-        self.tasks = tasks
         self.access = Access()
         self.stale = False
         """True: open again before the next turn."""
         self.abilities = EngineAbilities()
         self._room = room
+        self._tasks = tasks
         self._workspace = workspace
-        self._log = log
-        self._occupant: _Occupant | None = None
+        self._occupant: Occupant | None = None
+        self._leaving: Occupant | None = None
 
-    async def take(self, conversation: Conversation) -> tuple[EngineSession, Port]:
+    async def take(self, conversation: Conversation) -> tuple[Occupant, EngineSession]:
         """The live engine session, opened if need be. Cancelling gives up the opening.
 
         Raises:
             EngineError: it cannot be opened.
         """
-        occupant = self._occupant
-        if occupant is not None and (self.stale or occupant.gone.is_set()):
-            await self.leave()
-            occupant = None
-        if occupant is None:
-            occupant = await self._open(conversation)
+        if self._occupant is not None and (self.stale or self._occupant.gone.is_set()):
+            self.dismiss()
+        if self._leaving is not None:
+            await self._leaving.gone.wait()
+            self._leaving = None
+        occupant = self._occupant or await self._open(conversation)
         assert occupant.session is not None
-        return occupant.session, occupant.port
+        return occupant, occupant.session
 
-    async def _open(self, conversation: Conversation) -> _Occupant:
+    async def _open(self, conversation: Conversation) -> Occupant:
         native = conversation.record.fold.native
         if native is not None:
             try:
@@ -81,39 +104,35 @@ class EngineSeat:
                     f"the engine no longer has this conversation ({error}); it goes on with a recap of it, "
                     "rendered from the record"
                 )
-                notice = Notice(level="warning", code="session.native_lost", text=text)
-                await conversation.record.put(notice, conversation.running_turn)
+                await conversation.say(Notice(level="warning", code="session.native_lost", text=text))
         return await self._occupy(conversation, None)
 
-    async def _occupy(self, conversation: Conversation, start: Start | None) -> _Occupant:
-        fold = conversation.record.fold
-        engine = await self._room.engine(fold.engine)
+    async def _occupy(self, conversation: Conversation, start: Start | None) -> Occupant:
+        engine = await self._room.engine(conversation.record.fold.engine)
         self.abilities = engine.abilities
         if start is None:
             start = Fresh()
             if engine.abilities.native_resume:  # it has lost its own; an engine without a store reads the history
                 start = Fresh(recap=render_recap([event async for event in _all(conversation)]))
-        occupant = self._occupant = _Occupant(Port(conversation))
+        occupant = Occupant(Port(conversation))
         self.stale = False
-        self.tasks.start_soon(self._sit, conversation, occupant, start)
+        self._tasks.start_soon(self._sit, conversation, occupant, start)
         try:
             await occupant.ready.wait()
         except BaseException:
-            occupant.scope.cancel()
+            occupant.dismiss(0)
+            self._leaving = occupant
             raise
         if occupant.session is None:
-            self._occupant = None
-            error = occupant.error
-            if isinstance(error, EngineError):
-                raise error
-            raise EngineError(f"the engine could not be opened: {error!r}", code="engine.broken") from error
+            raise occupant.why_gone
+        self._occupant = occupant
         return occupant
 
-    async def _sit(self, conversation: Conversation, occupant: _Occupant, start: Start) -> None:
+    async def _sit(self, conversation: Conversation, occupant: Occupant, start: Start) -> None:
         fold = conversation.record.fold
-        engine = await self._room.engine(fold.engine)
         try:
             with occupant.scope:
+                engine = await self._room.engine(fold.engine)
                 async with self._workspace(self.access) as workspace:
                     opening = Opening(
                         session_id=conversation.record.session_id,
@@ -128,32 +147,36 @@ class EngineSeat:
                     )
                     async with engine.open(opening) as occupant.session:
                         occupant.ready.set()
-                        await occupant.leave.wait()
+                        await occupant.dismissed()
         except Exception as error:  # noqa: BLE001 an adapter ends here, whatever it raised
             occupant.error = error
             if not isinstance(error, EngineError):
-                self._log.exception("engine %s broke", fold.engine)
+                _log.exception("engine %s broke", fold.engine)
         finally:
             occupant.port.close()
             occupant.ready.set()
             occupant.gone.set()
 
-    async def leave(self, within_s: float = LEAVING_S) -> None:
-        """Leave the engine session, which ends its processes; past `within_s` it is cancelled. Idempotent."""
-        occupant, self._occupant = self._occupant, None
-        if occupant is None:
-            return
-        occupant.leave.set()
-        with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(within_s):
-                await occupant.gone.wait()
-            occupant.scope.cancel()
+    def dismiss(self, within_s: float = LEAVING_S) -> None:
+        """Let the engine session go, which ends its processes. Does not wait; the next `take` does."""
+        if self._occupant is not None:
+            self._occupant.dismiss(within_s)
+            self._leaving, self._occupant = self._occupant, None
+
+    async def leave(self) -> None:
+        """The same, and wait for it, within bounds."""
+        self.dismiss()
+        if self._leaving is not None:
+            with anyio.move_on_after(LEAVING_S + 1, shield=True):
+                await self._leaving.gone.wait()
 
     async def interrupt(self, turn_id: TurnId) -> None:
-        """Tell the engine; may not return when it is deaf."""
-        occupant = self._occupant
-        if occupant is not None and occupant.session is not None:
-            await occupant.session.interrupt(turn_id)
+        """Tell the engine. Does not return when it is deaf, and never raises what it raises."""
+        if self._occupant is not None and self._occupant.session is not None:
+            try:
+                await self._occupant.session.interrupt(turn_id)
+            except Exception:  # the deadline of the interrupt deals with it
+                _log.exception("the engine failed to interrupt")
 
     async def apply(self, settings: SessionSettings) -> None:
         """Tell the engine of changed settings. An engine that is not open hears them when it opens.

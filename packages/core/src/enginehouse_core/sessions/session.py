@@ -5,12 +5,15 @@ recorded first and then wakes that task. What is true of a session is `record.fo
 the process.
 """
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from enginehouse_core.hooks import Hooks
 from enginehouse_core.masking import Masker
@@ -22,43 +25,50 @@ from enginehouse_core.sessions.seat import EngineSeat
 from enginehouse_core.sessions.turn import TurnInHand, run_turn
 from enginehouse_protocol.content import Content, Text
 from enginehouse_protocol.engine import Access
-from enginehouse_protocol.errors import (
-    MessageNotQueued,
-    SessionClosed,
-    TranscriptUnavailable,
-)
+from enginehouse_protocol.errors import MessageNotQueued, SessionClosed, TranscriptUnavailable
 from enginehouse_protocol.events import (
     AnyBody,
     MessageQueued,
     MessageWithdrawn,
+    Notice,
     QuestionAsked,
     SessionChanged,
     SessionStateChanged,
+    StopReason,
     ToolResult,
     ToolUse,
+    TurnFailed,
 )
-from enginehouse_protocol.events import (
-    SessionClosed as SessionClosedBody,
-)
+from enginehouse_protocol.events import SessionClosed as SessionClosedBody
 from enginehouse_protocol.hookspecs import SessionFacts
 from enginehouse_protocol.hub import Delivery, QueuedMessage, QueueState, Receipt
-from enginehouse_protocol.ids import MessageId, SessionId, TurnId, new_message_id
+from enginehouse_protocol.ids import CallId, MessageId, SessionId, TurnId, new_message_id
 from enginehouse_protocol.permissions import Decision
 from enginehouse_protocol.settings import SessionSettings
 
 State = Literal["idle", "running", "awaiting_permission", "closed"]
 INTERRUPT_S = 1.5
 """The common deadline for the engine's answer to an interrupt and for ending commands."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What came along with a message, for its turn only. Not kept past the hub's end."""
+
+    max_steps: int | None = None
+    unattended: Literal["wait", "deny"] = "wait"
 
 
 class Session:
     """An open session. Run `drive` as a task; the public methods may be called from any other."""
 
-    def __init__(
+    def __init__(  # wired in one place, the hub
         self,
         record: SessionRecord,
         seat: EngineSeat,
         hooks: Hooks,
+        tasks: TaskGroup,
         *,
         judge: Callable[[ToolUse, SessionFacts], Judgement],
         store_rule: Callable[[str], Awaitable[None]],
@@ -69,27 +79,31 @@ class Session:
     ) -> None:
         self.record = record
         self.hooks = hooks
+        self.seat = seat
+        self.tasks = tasks
         self.before_turn = before_turn
         """Called as a turn begins; what it returns is a warning for the person."""
         self.flow = PermissionFlow(self, hooks, expires_after_s=expires_after_s, store_rule=store_rule)
         self.questions = Questions(self, expires_after_s=expires_after_s)
-        self.seat = seat
         # A queue found on disk was cut off from its person: it waits until one sends or resumes.
         self.held = bool(record.fold.queue)
         self.stopped = anyio.Event()
         """Set once `drive` has given up the engine and the record."""
         self._judge = judge
-        self._usual_max_steps = max_steps
         self._end_commands = end_commands
+        self._usual = Wishes(max_steps=max_steps)
+        self._wishes: dict[MessageId, Wishes] = {}
         self._turn: TurnInHand | None = None
         self._wanted: list[str] = []
-        self._max_steps: dict[MessageId, int] = {}  # limits that came with a message that has not run yet
         self._answering_views = 0
         self._wake = anyio.Event()
+        self._recovering = anyio.Lock()
+        self._changing = anyio.Lock()
         self._ending = record.fold.closed
         """No turn begins any more."""
         self._stopping = False
         self._shown: SessionStateChanged | None = None
+        record.on_failure = self._record_failed
 
     # --- what is true now -----------------------------------------------------------------------------------------
 
@@ -115,10 +129,10 @@ class Session:
 
     @property
     def settings(self) -> SessionSettings:
-        return self.record.fold.settings
+        return self.record.ahead.settings
 
     def facts(self) -> SessionFacts:
-        fold = self.record.fold
+        fold = self.record.ahead
         return SessionFacts(
             session_id=self.session_id,
             engine=fold.engine,
@@ -127,13 +141,12 @@ class Session:
         )
 
     def can_be_answered(self) -> bool:
-        return self._answering_views > 0
+        """Whether it makes sense to ask: somebody is attached who can answer, or the turn waits for somebody."""
+        return self._answering_views > 0 or (self._turn is not None and self._turn.unattended == "wait")
 
     # --- the person's verbs ---------------------------------------------------------------------------------------
 
-    async def send(
-        self, content: tuple[Content, ...], access: Access | None, *, max_steps: int | None = None
-    ) -> Receipt:
+    async def send(self, content: tuple[Content, ...], access: Access | None, wishes: Wishes | None = None) -> Receipt:
         """Record a message, then let it run when its turn comes.
 
         Raises:
@@ -145,9 +158,9 @@ class Session:
             self.seat.access = access
             self.seat.stale = True
         message_id = new_message_id()
-        source = "human" if self._turn is None and not self.record.fold.queue else "queue"
-        if max_steps is not None:
-            self._max_steps[message_id] = max_steps
+        source = "human" if self._turn is None and not self.record.ahead.queue else "queue"
+        if wishes is not None:
+            self._wishes[message_id] = wishes
         seq = await self.record.put_durably(MessageQueued(message_id=message_id, content=content, source=source))
         self.held = False
         self._wake.set()
@@ -156,51 +169,81 @@ class Session:
     async def interrupt(self) -> None:
         """End the running turn; returns once the session is idle."""
         turn = self._turn
-        if turn is None:
+        if turn is not None:
+            self._begin_interrupt(turn)
+            await turn.over.wait()
+
+    def _begin_interrupt(self, turn: TurnInHand, stop: StopReason = "interrupted") -> None:
+        if turn.interrupted:
             return
-        if not turn.interrupted:
-            turn.interrupted = True
-            self.held = bool(self.record.fold.queue)  # idle means: empty, or visibly held
-            self.flow.expire_all("the turn was interrupted")
-            self.questions.expire_all()
-            turn.preparing.cancel()
+        turn.interrupted, turn.stop = True, stop
+        if stop == "interrupted":  # idle means: nothing waits, or it is visibly held
+            self.held = bool(self.record.ahead.queue or self._wanted)
+        self.flow.expire_all("the turn was interrupted")
+        self.questions.expire_all()
+        turn.preparing.cancel()
+        # A task of the session: whoever asked for the interrupt may go away meanwhile.
+        self.tasks.start_soon(self._interrupt, turn)
+
+    async def _interrupt(self, turn: TurnInHand) -> None:
+        try:
             with anyio.move_on_after(INTERRUPT_S):
                 async with anyio.create_task_group() as ending:
-                    if not any(use.detached for use in self.record.fold.open_uses.values()):
-                        ending.start_soon(self._end_commands)
-                    await self.seat.interrupt(turn.id)
-                    await turn.engine_done.wait()
+                    ending.start_soon(self.end_commands)
+                    ending.start_soon(self.seat.interrupt, turn.id)
+                    await turn.settled.wait()
+                    ending.cancel_scope.cancel()
+        finally:
+            turn.settled.set()
             turn.running.cancel()
-        await turn.over.wait()
+
+    async def end_commands(self) -> None:
+        """End what carries this session's marker, unless a detached use may still own some of it."""
+        if any(use.detached for use in self.record.ahead.open_uses.values()):
+            return
+        try:
+            await self._end_commands()
+        except OSError:
+            _log.exception("the commands of %s could not be looked for", self.session_id)
 
     async def change(self, title: str | None, settings: SessionSettings | None) -> None:
         """Raises: SettingRefused: the engine cannot have that; nothing changed."""
         self._require_open()
         await self._recover()
-        merged = self.settings.updated(settings) if settings else None
-        if merged == self.settings:
-            merged = None
-        if merged is not None:
-            await self.seat.apply(merged)
-        if title is not None or merged is not None:
-            await self.record.put_durably(SessionChanged(title=title, settings=merged))
-            self.flow.rejudge()
+        async with self._changing:
+            merged = self.settings.updated(settings) if settings else None
+            if merged == self.settings:
+                merged = None
+            if merged is not None:
+                await self.seat.apply(merged)
+            if title is not None or merged is not None:
+                await self.record.put_durably(SessionChanged(title=title, settings=merged))
+            if merged is not None:
+                self.flow.rejudge()
 
     async def close(self) -> None:
-        """End the conversation for good: it can be read, not continued."""
+        """End the conversation for good: it can be read, not continued.
+
+        Raises:
+            TranscriptUnavailable: it cannot be recorded, so it is not closed.
+        """
         if self.record.fold.closed:
             return
         self._ending = True
-        await self.interrupt()
-        await self._recover()
-        for message_id in list(self.record.fold.queue):
-            await self.record.put(MessageWithdrawn(message_id=message_id, by="close"))
-        await self.seat.leave()
-        for call_id, use in list(self.record.fold.open_uses.items()):
-            gone = ToolResult(call_id=call_id, status="unknown", content=(Text(text="The session was closed."),))
-            await self.record.put(gone, use.turn_id)
-        await self.record.put_durably(SessionClosedBody())
-        self._show_state()
+        try:
+            await self.interrupt()
+            await self._recover()
+            for message_id in list(self.record.ahead.queue):
+                await self.record.put(MessageWithdrawn(message_id=message_id, by="close"))
+            await self.seat.leave()
+            for call_id, use in list(self.record.ahead.open_uses.items()):
+                gone = ToolResult(call_id=call_id, status="unknown", content=(Text(text="The session was closed."),))
+                await self.record.put(gone, use.turn_id)
+            await self.record.put_durably(SessionClosedBody())
+        except BaseException:
+            self._ending = self._stopping
+            raise
+        self.show_state()
 
     async def stop(self) -> None:
         """The hub ends: interrupt what runs and let `drive` return. The conversation stays as it is."""
@@ -216,21 +259,29 @@ class Session:
         return QueueState(messages=messages, held=self.held)
 
     async def edit_queued(self, message_id: MessageId, content: tuple[Content, ...]) -> Receipt:
-        entry = self._queued(message_id)
-        seq = await self.record.put_durably(msgspec.structs.replace(entry, content=content))
-        return Receipt(message_id=message_id, seq=seq)
+        await self._recover()
+        edited = msgspec.structs.replace(self._queued(message_id), content=content)
+        return Receipt(message_id=message_id, seq=await self._change_queue(message_id, edited))
 
     async def withdraw_queued(self, message_id: MessageId) -> QueuedMessage:
+        await self._recover()
         entry = self._queued(message_id)
-        await self.record.put_durably(MessageWithdrawn(message_id=message_id, by="person"))
+        await self._change_queue(message_id, MessageWithdrawn(message_id=message_id, by="person"))
         return QueuedMessage(message_id=message_id, content=entry.content)
+
+    async def _change_queue(self, message_id: MessageId, body: MessageQueued | MessageWithdrawn) -> int:
+        seq = await self.record.put(body, only_if=lambda: message_id in self.record.ahead.queue)
+        if not seq:
+            self._queued(message_id)
+        await self.record.log.synced(seq)
+        return seq
 
     def resume_queue(self) -> None:
         self.held = False
         self._wake.set()
 
     def _queued(self, message_id: MessageId) -> MessageQueued:
-        entry = self.record.fold.queue.get(message_id)
+        entry = self.record.ahead.queue.get(message_id)
         if entry is None:
             raise MessageNotQueued(f"message {message_id} is not in the queue; it may have been sent already")
         return entry
@@ -241,14 +292,23 @@ class Session:
     async def attach(self, after: int, *, can_answer: bool) -> AsyncGenerator["SessionView"]:
         self._answering_views += can_answer
         try:
-            yield SessionView(self.record, after)
+            yield SessionView(self, after)
         finally:
             self._answering_views -= can_answer
 
-    # --- for the port, the flow and the questions -----------------------------------------------------------------
+    def read_only(self, why: str) -> Delivery:
+        """What views are told while nothing can be recorded."""
+        return self.record.log.stamp(self._state_body(self.masker.text(why)), self.running_turn)
+
+    # --- for the port, the flow, the questions and the turn -------------------------------------------------------
 
     def judge(self, use: ToolUse) -> Judgement:
         return self._judge(use, self.facts())
+
+    def recorded_use(self, call_id: CallId) -> ToolUse | None:
+        """The use as the record has it, masked; None when it has no open use of this id."""
+        found = self.record.ahead.open_uses.get(call_id)
+        return found.use if found else None
 
     async def put(self, body: AnyBody, turn_id: TurnId | None) -> int:
         return await self.record.put(body, turn_id)
@@ -256,8 +316,11 @@ class Session:
     async def synced(self, seq: int) -> None:
         await self.record.log.synced(seq)
 
+    async def say(self, notice: Notice) -> None:
+        await self.record.put(notice, self.running_turn)
+
     def pending_changed(self) -> None:
-        self._show_state()
+        self.show_state()
 
     async def decide(self, use: ToolUse, turn_id: TurnId | None) -> Decision:
         return await self.flow.decide(use, turn_id)
@@ -270,7 +333,7 @@ class Session:
         if self.settings.mode != "plan":
             return
         settings = self.settings.updated(SessionSettings(mode="default"))
-        await self.record.put(SessionChanged(settings=settings, reason="plan_approved"), self.running_turn)
+        await self.record.put_durably(SessionChanged(settings=settings, reason="plan_approved"), self.running_turn)
         self.flow.rejudge()
         await self.seat.apply(settings)
 
@@ -285,9 +348,8 @@ class Session:
         if turn is None or turn.max_steps is None or self.seat.abilities.counts_steps:
             return
         turn.steps += 1
-        if turn.steps > turn.max_steps and not turn.interrupted:
-            turn.stop = "max_steps"
-            self.seat.tasks.start_soon(self.interrupt)
+        if turn.steps > turn.max_steps:
+            self._begin_interrupt(turn, "max_steps")
 
     # --- the one task ---------------------------------------------------------------------------------------------
 
@@ -305,36 +367,52 @@ class Session:
             self.stopped.set()
 
     def _next_turn(self) -> TurnInHand | None:
-        if self._ending or self.record.failure:
+        if self._ending or self.record.failure or self.held:
             return None
         if self._wanted:
-            return TurnInHand(origin=self._wanted.pop(0), max_steps=self._usual_max_steps)
-        if self.record.fold.queue and not self.held:
-            message = next(iter(self.record.fold.queue.values()))
-            max_steps = self._max_steps.pop(message.message_id, self._usual_max_steps)
-            return TurnInHand(origin="message", message=message, max_steps=max_steps)
+            return TurnInHand(origin=self._wanted.pop(0), max_steps=self._usual.max_steps)
+        for message_id in self.record.fold.queue:
+            wishes = self._wishes.pop(message_id, self._usual)
+            return TurnInHand(
+                origin="message",
+                message_id=message_id,
+                max_steps=wishes.max_steps or self._usual.max_steps,
+                unattended=wishes.unattended,
+            )
         return None
 
     async def _run(self, turn: TurnInHand) -> None:
         self._turn = turn
-        self._show_state()
+        self.show_state()
         try:
             await run_turn(self, turn)
         except TranscriptUnavailable:
-            # Read-only until a person sends again. What is not on disk did not happen: the message may be queued still.
-            await self.record.reread()
+            self.held = True  # read-only until a person sends again; what is not on disk did not happen
+        except Exception:  # one session's surprise must not end the hub
+            _log.exception("a turn of %s broke", self.session_id)
             self.held = True
+            await self._close_broken(turn)
         finally:
             self._turn = None
+            turn.settled.set()
             turn.over.set()
-        self._show_state()
+        self.show_state()
 
-    def _show_state(self) -> None:
-        shown = SessionStateChanged(
-            state=self.state,
-            queued=len(self.record.fold.queue),
-            held=self.held and bool(self.record.fold.queue),
-        )
+    async def _close_broken(self, turn: TurnInHand) -> None:
+        self.seat.dismiss()
+        try:
+            for call_id, use in list(self.record.ahead.open_uses.items()):
+                if use.turn_id == turn.id:
+                    await self.record.put(ToolResult(call_id=call_id, status="unknown"), turn.id)
+            if self.record.ahead.open_turn == turn.id:
+                text = "Enginehouse itself failed in this turn; the log says how"
+                await self.record.put_durably(TurnFailed(code="core.broken", message=text), turn.id)
+        except Exception:
+            _log.exception("its end could not be recorded")
+
+    def show_state(self) -> None:
+        """Tell views, when it is another than they know."""
+        shown = self._state_body("")
         if shown == self._shown or self.record.failure:
             return
         self._shown = shown
@@ -344,11 +422,40 @@ class Session:
         except TranscriptUnavailable:
             self._shown = None
 
+    def _state_body(self, read_only: str) -> SessionStateChanged:
+        waiting = len(self.record.ahead.queue)  # views hear of it behind the events that made it so
+        return SessionStateChanged(
+            state=self.state,
+            queued=waiting,
+            held=self.held and bool(waiting or self._wanted),
+            read_only=read_only,
+        )
+
+    # --- when the disk refuses ------------------------------------------------------------------------------------
+
+    def _record_failed(self) -> None:
+        """Nothing can be recorded, so nothing may go on."""
+        self.held = True
+        if self._turn is not None:
+            self._begin_interrupt(self._turn)
+
     async def _recover(self) -> None:
-        if self.record.failure:
+        """Go on after a failed write, when there is one and the disk lets us.
+
+        Raises:
+            TranscriptUnavailable: it does not.
+        """
+        if not self.record.failure:
+            return
+        async with self._recovering:
+            if not self.record.failure:
+                return
+            await self.interrupt()
             # The engine may have seen events that were taken back; it starts again from what is on disk.
             self.seat.stale = True
             await self.record.recover()
+            self._shown = None
+            self.show_state()
 
     def _require_open(self) -> None:
         if self.record.fold.closed or self._ending:
@@ -358,9 +465,9 @@ class Session:
 class SessionView:
     """One view's cursor on a session's record."""
 
-    def __init__(self, record: SessionRecord, after: int) -> None:
-        self._record = record
+    def __init__(self, session: Session, after: int) -> None:
+        self._session = session
         self._after = after
 
     def batches(self) -> AsyncIterator[tuple[Delivery, ...]]:
-        return self._record.follow(self._after)
+        return self._session.record.follow(self._after, self._session.read_only)

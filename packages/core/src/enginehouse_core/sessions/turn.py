@@ -1,18 +1,19 @@
 """One turn, from the message that starts it to the event that ends it.
 
 Rule: whatever happens inside, the turn ends: with `turn.completed` or `turn.failed`, nothing left open, nothing left
-running. Interrupting is possible at every point, also while a hook thinks or the engine starts.
+running. Interrupting is possible at every point, also while a hook thinks or the engine starts, and waits for nobody
+beyond its deadline.
 """
 
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 import anyio
 import anyio.to_thread
 
-from enginehouse_core.sessions.port import Port
+from enginehouse_core.sessions.seat import Occupant
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.engine import EngineSession, Turn, TurnEnd, TurnLimits
 from enginehouse_protocol.errors import EngineError, TranscriptUnavailable
@@ -28,14 +29,16 @@ from enginehouse_protocol.events import (
     TurnStarted,
 )
 from enginehouse_protocol.hookspecs import AddContext, BlockMessage
-from enginehouse_protocol.ids import TurnId, new_message_id, new_turn_id
+from enginehouse_protocol.ids import MessageId, TurnId, new_message_id, new_turn_id
 
 if TYPE_CHECKING:
     from enginehouse_core.sessions.session import Session
 
 _log = logging.getLogger(__name__)
 _FAILURE_CHARACTERS = 300
+_TEXT_CHARACTERS = 4_000  # of a provider's or plugin's words in an event; they may send whole pages
 _DEAF_S = 0.2
+_SWEEP_S = 0.4
 
 
 @dataclass
@@ -43,28 +46,24 @@ class TurnInHand:
     """The turn under way, as the session's verbs see it."""
 
     origin: str
-    message: MessageQueued | None = None
+    message_id: MessageId | None = None
+    max_steps: int | None = None
+    unattended: Literal["wait", "deny"] = "wait"
     id: TurnId = field(default_factory=new_turn_id)
     interrupted: bool = False
     stop: StopReason = "interrupted"
     """What an interrupted turn is recorded as."""
-    max_steps: int | None = None
     steps: int = 0
     preparing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Around what is done before the engine runs: an interrupt simply cancels it."""
     running: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Around the engine's `run`: cancelled only when it missed the deadline of an interrupt."""
-    engine_done: anyio.Event = field(default_factory=anyio.Event)
+    """Around the engine's `run`: cancelled when it missed the deadline of an interrupt, or its engine is gone."""
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    """Nothing more is waited for: the engine's part is over, or given up."""
     over: anyio.Event = field(default_factory=anyio.Event)
-
-
-@dataclass
-class _Prepared:
-    messages: tuple[MessageUser, ...] | None = None
-    """What the turn starts with, once that is recorded."""
-    blocked: bool = False
-    engine: tuple[EngineSession, Port] | None = None
-    error: EngineError | None = None
+    """The turn's end is recorded, or cannot be."""
+    outcome: TurnEnd | EngineError | None = None
+    """How the engine says it ended; None while it has not."""
 
 
 async def run_turn(session: "Session", turn: TurnInHand) -> None:
@@ -73,36 +72,47 @@ async def run_turn(session: "Session", turn: TurnInHand) -> None:
     Raises:
         TranscriptUnavailable: the record refused. What could not be recorded did not happen.
     """
+    session.flow.begin_turn()
     prepared = _Prepared()
     with turn.preparing:
         await _prepare(session, turn, prepared)
-    if prepared.blocked:
+    if prepared.dropped:
         return
-    if (
-        prepared.messages is None
-    ):  # interrupted while a hook was still thinking: the message is in the record all the same
-        prepared.messages = await _start(session, turn, [])
-    outcome: TurnEnd | EngineError
+    if prepared.messages is None:
+        # Interrupted before its message was let through: that stays in the queue, unsaid.
+        await _start(session, turn, None, [])
+    if prepared.engine is not None and prepared.messages is not None and not turn.interrupted:
+        await _run_engine(session, turn, *prepared.engine, prepared.messages)
+    turn.settled.set()
+    outcome = turn.outcome or prepared.error or EngineError("the engine ended without a word", code="engine.broken")
     if turn.interrupted:
         outcome = TurnEnd(stop=turn.stop)
-    elif prepared.error is not None:
-        outcome = prepared.error
-    else:
-        assert prepared.engine is not None
-        outcome = await _run_engine(session, turn, prepared.engine[0], prepared.messages)
-    turn.engine_done.set()
-    await _finish(session, turn, prepared.engine[1] if prepared.engine else None, outcome)
+    await _finish(session, turn, prepared.engine[0] if prepared.engine else None, outcome)
+
+
+@dataclass
+class _Prepared:
+    messages: tuple[MessageUser, ...] | None = None
+    """What the turn starts with, once that is recorded."""
+    dropped: bool = False
+    """There is no turn: the message was blocked by a hook or withdrawn by its person."""
+    engine: tuple[Occupant, EngineSession] | None = None
+    error: EngineError | None = None
 
 
 async def _prepare(session: "Session", turn: TurnInHand, prepared: _Prepared) -> None:
-    contexts = await _hook_contexts(session, turn)
-    if contexts is None:
-        prepared.blocked = True
-        return
+    message, contexts = None, list[str]()
+    if turn.message_id is not None:
+        passed = await _through_hooks(session, turn.message_id)
+        if passed is None:
+            prepared.dropped = True
+            return
+        message, contexts = passed
     with anyio.CancelScope(shield=True):
-        prepared.messages = await _start(session, turn, contexts)
+        prepared.messages = await _start(session, turn, message, contexts)
+    session.show_state()
     if warning := await session.before_turn():
-        await session.record.put(Notice(level="warning", code="profile.invalid", text=warning), turn.id)
+        await session.say(Notice(level="warning", code="profile.invalid", text=warning))
     try:
         await _require_directory(session)
         prepared.engine = await session.seat.take(session)
@@ -111,57 +121,76 @@ async def _prepare(session: "Session", turn: TurnInHand, prepared: _Prepared) ->
         prepared.error = error
 
 
-async def _hook_contexts(session: "Session", turn: TurnInHand) -> list[str] | None:
-    """What hooks want said before the message; None when one blocked it."""
-    if turn.message is None:
-        return []
+async def _through_hooks(session: "Session", message_id: MessageId) -> tuple[MessageQueued, list[str]] | None:
+    """The message as it is when every hook has let it through, and what they want said before it.
+
+    None: a hook blocked it, or its person took it back. One that was edited meanwhile goes through all hooks again.
+    """
+    while (message := session.record.ahead.queue.get(message_id)) is not None:
+        contexts = await _hook_contexts(session, message)
+        if contexts is None:
+            return None
+        if session.record.ahead.queue.get(message_id) == message:
+            return message, contexts
+    return None
+
+
+async def _hook_contexts(session: "Session", message: MessageQueued) -> list[str] | None:
     contexts: list[str] = []
-    message = MessageUser(message_id=turn.message.message_id, content=turn.message.content, source=turn.message.source)
-    async for outcome in session.hooks.before_send(session.facts(), message):
+    async for outcome in session.hooks.before_send(session.facts(), _delivered(message)):
         match outcome.value:
             case AddContext(text=text):
                 contexts.append(text)
             case BlockMessage(reason=reason):
-                withdrawn = MessageWithdrawn(message_id=message.message_id, by="hook", reason=reason)
-                await session.record.put_durably(withdrawn)
+                withdrawn = MessageWithdrawn(message_id=message.message_id, by="hook", reason=_short(reason))
+                with anyio.CancelScope(shield=True):
+                    await session.record.put_durably(withdrawn)
                 return None
             case _:
-                text = f"the hook of plugin {outcome.plugin} failed: {outcome.problem}"
-                await session.record.put(Notice(level="warning", code="hook.failed", text=text))
+                text = _short(f"the hook of plugin {outcome.plugin} failed: {outcome.problem}")
+                await session.say(Notice(level="warning", code="hook.failed", text=text))
     return contexts
 
 
-async def _start(session: "Session", turn: TurnInHand, contexts: list[str]) -> tuple[MessageUser, ...]:
-    """Record the turn's beginning and its messages, as one group."""
+async def _start(
+    session: "Session", turn: TurnInHand, message: MessageQueued | None, contexts: list[str]
+) -> tuple[MessageUser, ...]:
+    """Record the turn's beginning and its messages."""
     messages: list[MessageUser] = []
-    if (note := _interruption_note(session)) and turn.message:
-        messages.append(_said(note, "interruption"))
-    messages += [_said(text, "hook") for text in contexts]
-    if turn.message:
-        messages.append(
-            MessageUser(message_id=turn.message.message_id, content=turn.message.content, source=turn.message.source)
-        )
-    ids = (turn.message.message_id,) if turn.message else ()
+    if message is not None:
+        if note := _interruption_note(session):
+            messages.append(_said(note, "interruption"))
+        messages += [_said(text, "hook") for text in contexts]
+        messages.append(_delivered(message))
+    ids = (message.message_id,) if message is not None else ()
     await session.record.put(TurnStarted(origin=turn.origin, message_ids=ids), turn.id)
-    for message in messages:
-        await session.record.put(message, turn.id)
+    for each in messages:
+        await session.record.put(each, turn.id)
     return tuple(messages)
+
+
+def _delivered(message: MessageQueued) -> MessageUser:
+    return MessageUser(message_id=message.message_id, content=message.content, source=message.source)
 
 
 def _said(text: str, source: Source) -> MessageUser:
     return MessageUser(message_id=new_message_id(), content=(Text(text=text),), source=source)
 
 
+def _short(text: str, characters: int = _TEXT_CHARACTERS) -> str:
+    return text if len(text) <= characters else f"{text[:characters]} […]"
+
+
 def _interruption_note(session: "Session") -> str:
     """What the model is told of a turn that did not come to its end; empty when the last one did."""
-    fold = session.record.fold
+    fold = session.record.ahead
     match fold.last_end:
         case TurnCompleted(stop="interrupted"):
             why = "The person interrupted your previous turn."
         case TurnFailed(code="interrupted"):
             why = "Your previous turn was cut off: Enginehouse ended while it was under way."
         case TurnFailed(message=message):
-            why = f"Your previous turn failed before it was finished: {' '.join(message.split())[:_FAILURE_CHARACTERS]}"
+            why = f"Your previous turn failed before it was finished: {_short(message, _FAILURE_CHARACTERS)}"
         case _:
             return ""
     if not fold.unfinished:
@@ -177,44 +206,80 @@ async def _require_directory(session: "Session") -> None:
 
 
 async def _run_engine(
-    session: "Session", turn: TurnInHand, engine: EngineSession, messages: tuple[MessageUser, ...]
-) -> TurnEnd | EngineError:
-    """The engine's part. Whatever it raises, something comes back that can be recorded."""
-    limits = TurnLimits(max_steps=turn.max_steps)
-    outcome: TurnEnd | EngineError = TurnEnd(stop=turn.stop)
-    try:
-        with turn.running:
-            outcome = await engine.run(Turn(id=turn.id, origin=turn.origin, messages=messages, limits=limits))
-    except EngineError as error:
-        outcome = error
-    except Exception as error:  # the adapter ends here, whatever it raised
-        if session.record.failure:
-            raise TranscriptUnavailable(session.record.failure) from error
-        _log.exception("engine %s broke its contract", session.record.fold.engine)
-        session.seat.stale = True
-        outcome = EngineError(f"the engine failed inside: {type(error).__name__}: {error}", code="engine.broken")
-    if turn.running.cancelled_caught:
-        session.seat.stale = True
-        turn.engine_done.set()
-        await session.seat.leave(within_s=_DEAF_S)
+    session: "Session",
+    turn: TurnInHand,
+    occupant: Occupant,
+    engine: EngineSession,
+    messages: tuple[MessageUser, ...],
+) -> None:
+    """The engine's part, until it ends, its engine is gone, or an interrupt gives it up."""
+
+    async def play() -> None:
+        try:
+            with turn.running:
+                limits = TurnLimits(max_steps=turn.max_steps)
+                end = await engine.run(Turn(id=turn.id, origin=turn.origin, messages=messages, limits=limits))
+                turn.outcome = _checked(end)
+        except EngineError as error:
+            turn.outcome = error
+        except Exception as error:  # the adapter ends here, whatever it raised
+            if not session.record.failure:
+                _log.exception("engine %s broke its contract", session.record.fold.engine)
+                session.seat.stale = True
+            text = f"the engine failed inside: {type(error).__name__}: {error}"
+            turn.outcome = EngineError(text, code="engine.broken")
+        finally:
+            turn.settled.set()
+
+    async def notice_its_death() -> None:
+        await occupant.gone.wait()
+        turn.outcome = turn.outcome or occupant.why_gone
+        turn.settled.set()
+
+    session.tasks.start_soon(play)
+    async with anyio.create_task_group() as watching:
+        watching.start_soon(notice_its_death)
+        await turn.settled.wait()
+        watching.cancel_scope.cancel()
+    if session.record.failure:
+        session.seat.dismiss(within_s=_DEAF_S)
+        turn.running.cancel()
+        raise TranscriptUnavailable(session.record.failure)
+    if turn.outcome is None or occupant.gone.is_set():
+        turn.running.cancel()
+        session.seat.dismiss(within_s=_DEAF_S)
+    if turn.outcome is None:
         text = "the engine did not answer the interrupt in time; it was ended and starts again with the next message"
-        await session.record.put(Notice(level="warning", code="engine.unresponsive", text=text), turn.id)
-    return TurnEnd(stop=turn.stop) if turn.interrupted else outcome
+        await session.say(Notice(level="warning", code="engine.unresponsive", text=text))
 
 
-async def _finish(session: "Session", turn: TurnInHand, port: Port | None, outcome: TurnEnd | EngineError) -> None:
+def _checked(end: TurnEnd) -> TurnEnd:
+    given = cast(object, end)
+    if not isinstance(given, TurnEnd):
+        raise TypeError(f"run returned {given!r}, which is no TurnEnd")
+    return given
+
+
+async def _finish(
+    session: "Session", turn: TurnInHand, occupant: Occupant | None, outcome: TurnEnd | EngineError
+) -> None:
     session.flow.expire_all("the turn ended")
     session.questions.expire_all()
-    if port is not None:
-        left_open = await port.end_turn(turn.id, interrupted=turn.interrupted)
+    await session.flow.settle_all()
+    await session.questions.settle_all()
+    if turn.interrupted:
+        with anyio.move_on_after(_SWEEP_S):  # what was started while the first sweep was under way
+            await session.end_commands()
+    if occupant is not None:
+        left_open = await occupant.port.end_turn(turn.id, interrupted=turn.interrupted)
         if left_open and not turn.interrupted:
             _log.warning("engine %s left %d tool uses open", session.record.fold.engine, len(left_open))
     if isinstance(outcome, TurnEnd):
-        await session.record.put_durably(TurnCompleted(stop=outcome.stop, detail=outcome.detail), turn.id)
+        await session.record.put_durably(TurnCompleted(stop=outcome.stop, detail=_short(outcome.detail)), turn.id)
         return
     failed = TurnFailed(
         code=outcome.code,
-        message=str(outcome),
+        message=_short(str(outcome)),
         http_status=outcome.http_status,
         retry_after_s=outcome.retry_after_s,
     )

@@ -25,26 +25,33 @@ def store_blob(folder: Path, data: bytes) -> str:
         TranscriptUnavailable: the disk refuses.
     """
     digest = digest_of(data)
-    target = folder / digest
-    if target.exists():
-        return digest
-    temporary = folder / f".{digest}.{secrets.token_hex(4)}"
+    if not (folder / digest).exists():
+        write_whole(folder, digest, data)
+    return digest
+
+
+def write_whole(folder: Path, name: str, data: bytes) -> None:
+    """Make or replace the file `name` (0600) in one step, on disk when this returns. A link of that name is replaced.
+
+    Raises:
+        TranscriptUnavailable: the disk refuses; what was there before still is.
+    """
+    temporary = folder / f".{name}.{secrets.token_hex(8)}"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(target)
+            temporary.replace(folder / name)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(folder)
     except OSError as error:
         raise TranscriptUnavailable(f"cannot store {len(data)} bytes in {folder}: {error.strerror}") from error
-    return digest
 
 
 def load_blob(folder: Path, digest: str) -> bytes:

@@ -20,6 +20,8 @@ from enginehouse_protocol.ids import SessionId
 
 FILE_NAME = "transcript.jsonl"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_LOCK_WAIT_S = 0.25  # whoever only asks holds the lock for microseconds; a writer holds it for as long as it lives
+_LOCK_RETRY_S = 0.002
 
 
 def read_transcript(folder: Path, session_id: SessionId) -> Scan:
@@ -179,10 +181,45 @@ class TranscriptFile:
 
 
 def _locked(path: Path, flags: int) -> int:
+    """The open file, ours alone.
+
+    Raises:
+        TranscriptUnavailable: another process writes it.
+        OSError
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    deadline = time.monotonic() + _LOCK_WAIT_S
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise TranscriptUnavailable(f"{path} is being written by another process") from error
+                time.sleep(_LOCK_RETRY_S)
+    except BaseException:
         os.close(descriptor)
-        raise TranscriptUnavailable(f"{path} is being written by another process") from error
-    return descriptor
+        raise
+
+
+def is_written(folder: Path) -> bool:
+    """Whether somebody holds the transcript in `folder` for writing at this moment.
+
+    To know it takes a shared lock for an instant. Readers do not get in each other's way, and a writer waits it out.
+    """
+    try:
+        descriptor = os.open(folder / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # A child that is being started may still have a copy of this descriptor, which closing would not unlock.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no locks here, so there can be no writer either
+    finally:
+        os.close(descriptor)

@@ -3,6 +3,7 @@
 Rule: everything here can be rebuilt from the events alone. Lists, counters and titles are caches of this.
 """
 
+import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,8 +72,8 @@ class SessionFold:
     requests: dict[RequestId, PermissionRequested] = field(default_factory=dict[RequestId, PermissionRequested])
     questions: dict[QuestionId, QuestionAsked] = field(default_factory=dict[QuestionId, QuestionAsked])
     native: NativeUpdated | None = None
-    history_start: int = 1
-    """The first seq a model may still see: what lies before was replaced."""
+    replaced: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Ranges of seqs, both ends included and by their first, that a model no longer sees. They may overlap."""
 
     @property
     def engine(self) -> EngineName:
@@ -81,6 +82,16 @@ class SessionFold:
     @property
     def directory(self) -> str:
         return self.roots[0].path if self.roots else ""
+
+    @property
+    def history_start(self) -> int:
+        """The first seq a model may still see: no replacement covers it. Later ones may be covered all the same."""
+        start = 1
+        for first, last in self.replaced:
+            if first > start:
+                break
+            start = max(start, last + 1)
+        return start
 
     def apply(self, event: Event) -> None:
         """The event after the last one applied."""
@@ -168,7 +179,8 @@ def _changed(fold: SessionFold, _: Event, body: SessionChanged) -> None:
 
 
 def _replaced(fold: SessionFold, _: Event, body: HistoryReplaced) -> None:
-    fold.history_start = max(fold.history_start, body.last_seq + 1)
+    if body.first_seq <= body.last_seq:
+        bisect.insort(fold.replaced, (body.first_seq, body.last_seq))
 
 
 def _closed(fold: SessionFold, _: Event, __: SessionClosed) -> None:

@@ -9,8 +9,8 @@ import msgspec
 
 from enginehouse_core.transcript.file import FILE_NAME, TranscriptFile, read_transcript
 from enginehouse_core.transcript.fold import SessionFold
-from enginehouse_core.transcript.index import SeqIndex
-from enginehouse_core.transcript.scan import Damage, Header, Scan
+from enginehouse_core.transcript.index import Place, SeqIndex
+from enginehouse_core.transcript.scan import Damage, Header, Record, Scan
 from enginehouse_protocol.errors import SessionNotFound, TranscriptUnreadable
 from enginehouse_protocol.events import FORMAT_VERSION, Event, Unknown
 from enginehouse_protocol.ids import SessionId
@@ -30,19 +30,20 @@ class Loaded:
         self.fold = SessionFold()
         self.index = SeqIndex()
         self.scan = scan
-        """None for a file without any damage."""
+        """What a careful reader found; None for a file that is whole lines of well-known events."""
 
     @property
     def damage(self) -> tuple[Damage, ...]:
         return self.scan.damage if self.scan else ()
 
-    def add(self, event: Event, offset: int) -> None:
-        self.fold.apply(event)
-        self.index.add(event.seq, offset)
+    def add(self, record: Record) -> None:
+        """The next record a careful reader found."""
+        self.fold.apply(record.event)
+        self.index.add_found(Place(record.event.seq, record.offset, len(record.line)))
 
 
 def load(folder: Path, session_id: SessionId) -> Loaded:
-    """Read and fold the transcript in `folder`. Blocking; changes nothing.
+    """Read and fold the transcript in `folder`, one of a newer format too. Blocking; changes nothing.
 
     Raises:
         SessionNotFound, TranscriptUnreadable
@@ -53,7 +54,7 @@ def load(folder: Path, session_id: SessionId) -> Loaded:
         found = read_transcript(folder, session_id)
         loaded = Loaded(found)
         for record in found.records:
-            loaded.add(record.event, record.offset)
+            loaded.add(record)
     except FileNotFoundError as error:
         raise SessionNotFound(session_id) from error
     except OSError as error:

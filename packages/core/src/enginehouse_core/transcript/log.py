@@ -1,14 +1,14 @@
 """The live end of one session's record: stamps bodies, hands groups of lines to the file, tells views.
 
 Rule: write first, then tell. `visible` is the place of the first durable entry that is not on disk, else the end:
-whatever comes after it is neither shown nor folded into what is shown, and delivery order is emission order.
+whatever comes after it is neither shown nor folded into what is shown, and delivery order is emission order. That a
+group can be read in the file does not mean it is on disk: a page shows no more of it than the ring does.
 
 There is no timer: a group is written as soon as the one before it is on disk, and what arrives meanwhile is the next
 group. Source of the shape: a shared log with a cursor per view needs no queue per view, and views share the bytes.
 """
 
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,7 @@ from enginehouse_protocol.ids import SessionId, TurnId
 RING_ENTRIES = 4_096
 RING_BYTES = 8 << 20
 BATCH_ENTRIES = 512
+_RING_SLACK = 512  # entries trimmed beyond what is needed, so that trimming is rare
 _WAITING_RECORDS = 2_048
 _WAITING_BYTES = 4 << 20
 _WAITING_S = 0.02
@@ -50,8 +51,6 @@ class SessionLog:
         self, session_id: SessionId, folder: Path, file: TranscriptFile, last_seq: int, index: SeqIndex
     ) -> None:
         self.session_id = session_id
-        self.damaged = False
-        """True: the file has foreign bytes in it, so pages of it are read with care."""
         self.failure = ""
         """Why nothing can be recorded any more through this log; empty while all is well."""
         self._folder = folder
@@ -59,7 +58,7 @@ class SessionLog:
         self._index = index
         self._last_seq = last_seq
         self._on_disk_seq = last_seq
-        self._ring: deque[Delivery] = deque()
+        self._ring: list[Delivery] = []  # a list: each delivery to each view is a slice somewhere in it
         self._ring_start = 0  # position of the ring's first entry; positions count every entry since opening
         self._ring_bytes = 0
         self._trimmed_seq = last_seq  # the last durable event that is not in the ring
@@ -118,7 +117,7 @@ class SessionLog:
 
     async def has_room(self) -> None:
         """Wait while too much waits for the disk. What bounds memory also lets the loop go idle for the writer."""
-        while self._unsynced and not self.failure and self._overfull():
+        while self._unsynced and not self.failure and not self._ended.is_set() and self._overfull():
             await self._progress.wait()
 
     def _overfull(self) -> bool:
@@ -153,6 +152,7 @@ class SessionLog:
                     return
         finally:
             self._file.close()
+            self._closing = True
             self._ended.set()
             self._notify()
 
@@ -173,20 +173,26 @@ class SessionLog:
         self._advance()
 
     def _advance(self) -> None:
-        end = self._ring_start + len(self._ring)
-        self._visible = self._unsynced[0][0] if self._unsynced else end
-        while len(self._ring) > RING_ENTRIES or self._ring_bytes > RING_BYTES:
-            if self._ring_start >= self._visible:
-                break
-            gone = self._ring.popleft()
-            self._ring_start += 1
-            self._ring_bytes -= len(gone.line)
-            if isinstance(gone.event, Event):
-                self._trimmed_seq = gone.event.seq
+        self._visible = self._unsynced[0][0] if self._unsynced else self._ring_start + len(self._ring)
+        if len(self._ring) > RING_ENTRIES or self._ring_bytes > RING_BYTES:
+            self._trim()
         self._notify()
 
+    def _trim(self) -> None:
+        """Drop the oldest entries that views may have seen."""
+        gone = 0
+        for delivery in islice(self._ring, self._visible - self._ring_start):
+            if len(self._ring) - gone <= RING_ENTRIES - _RING_SLACK and self._ring_bytes <= RING_BYTES:
+                break
+            gone += 1
+            self._ring_bytes -= len(delivery.line)
+            if isinstance(delivery.event, Event):
+                self._trimmed_seq = delivery.event.seq
+        del self._ring[:gone]
+        self._ring_start += gone
+
     def _give_up(self, why: str) -> None:
-        """Nobody saw what comes after `visible`: it is taken back, and its seqs are free again."""
+        """No view saw what comes after `visible`: it is taken back, and its seqs are free again."""
         self.failure = why
         self._unsynced, self._in_flight = [], 0
         while self._ring_start + len(self._ring) > self._visible:
@@ -212,37 +218,43 @@ class SessionLog:
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def events_after(self, seq: int) -> list[Event]:
-        """At most 1,000, what is not yet on disk included: an engine's own view of its session."""
+        """At most 1,000, what is not yet on disk included: an engine's own view of its session.
+
+        What was taken back by the time this returns is not among them.
+        """
         if seq < self._trimmed_seq:
-            return [event for event in (d.event for d in await self._page(seq)) if isinstance(event, Event)]
+            page = await self._page(seq)
+            return [
+                event for event in (item.event for item in _up_to(self._last_seq, page)) if isinstance(event, Event)
+            ]
         events = (delivery.event for delivery in self._ring)
         return list(islice((e for e in events if isinstance(e, Event) and e.seq > seq), PAGE_EVENTS))
 
     async def _page(self, seq: int) -> list[Delivery]:
-        offset = self._index.offset_before(seq)
-
-        def read() -> list[Delivery]:
-            return page_after(self._folder, self.session_id, seq, offset=offset, damaged=self.damaged)
-
-        return await anyio.to_thread.run_sync(read)
+        """From the file, as far as it is written there: perhaps with events that are not on disk and never will be."""
+        where = self._index.after(seq, PAGE_EVENTS)
+        return await anyio.to_thread.run_sync(page_after, self._folder, self.session_id, seq, where)
 
     async def follow(self, seq: int) -> AsyncGenerator[tuple[Delivery, ...]]:
         """Everything visible after `seq`, then what becomes visible, in batches. One cursor; no queue.
 
-        A reader that was too slow for the ring gets the durable events it missed from the file.
+        A reader that was too slow for the ring gets the durable events it missed from the file. One that already is
+        where the record has not come to, because what it heard of was taken back, goes on where the record is.
         """
+        seq = min(seq, self._on_disk_seq)
         position: int | None = None
         while True:
             if position is None or position < self._ring_start:
                 if seq < self._trimmed_seq:
-                    page = await self._page(seq)
+                    page = _up_to(self._on_disk_seq, await self._page(seq))
                     if page:
                         seq = last_seq_of(page, seq)
                         yield tuple(page)
                         continue
                 position = self._position_after(seq)
-            batch = tuple(islice(self._ring, position - self._ring_start, self._visible - self._ring_start))
-            if batch := batch[:BATCH_ENTRIES]:
+            start = position - self._ring_start
+            batch = tuple(self._ring[start : min(start + BATCH_ENTRIES, self._visible - self._ring_start)])
+            if batch:
                 position += len(batch)
                 seq = last_seq_of(batch, seq)
                 yield batch
@@ -254,11 +266,16 @@ class SessionLog:
             await self._changed.wait()
 
     def _position_after(self, seq: int) -> int:
-        position = self._ring_start
-        for place, delivery in enumerate(self._ring):
-            if isinstance(delivery.event, Event) and delivery.event.seq <= seq:
-                position = self._ring_start + place + 1
-        return min(position, self._visible)
+        """The position after the last entry in the ring that is, or comes before, the event `seq`."""
+        for place in range(self._visible - self._ring_start, 0, -1):
+            event = self._ring[place - 1].event
+            if isinstance(event, Event) and event.seq <= seq:
+                return self._ring_start + place
+        return self._ring_start
+
+
+def _up_to(seq: int, page: list[Delivery]) -> list[Delivery]:
+    return [item for item in page if isinstance(item.event, Event) and item.event.seq <= seq]
 
 
 def last_seq_of(deliveries: Sequence[Delivery], before: int) -> int:

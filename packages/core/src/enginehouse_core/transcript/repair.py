@@ -5,9 +5,11 @@ was may have, and nobody knows how it ended.
 """
 
 from enginehouse_core.transcript.fold import SessionFold
+from enginehouse_core.transcript.scan import Scan
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.events import (
     DurableBody,
+    Notice,
     PermissionDecided,
     QuestionAnswered,
     ToolResult,
@@ -21,8 +23,21 @@ _NEVER_RAN = "This did not run: Enginehouse ended before it was decided."
 _NOBODY_KNOWS = "Enginehouse ended while this was running. It may have done all, some or none of its work: check."
 
 
-def closing_bodies(fold: SessionFold) -> list[tuple[TurnId | None, DurableBody]]:
-    """(turn, body) in the order to append them; nothing for a conversation that is whole."""
+def repairs(fold: SessionFold, scan: Scan | None) -> list[tuple[TurnId | None, DurableBody]]:
+    """(turn, body) in the order to append them; nothing for a conversation that is whole.
+
+    `scan` is what was found on opening, before the torn tail was set aside; None for a file without damage.
+    """
+    bodies = _closing(fold)
+    for damage in scan.damage if scan else ():
+        if damage.kind == "torn_tail":
+            text = f"{damage.size_bytes} bytes of a half-written record were set aside"
+            bodies.append((None, Notice(level="warning", code="transcript.repaired", text=text)))
+    return bodies
+
+
+def _closing(fold: SessionFold) -> list[tuple[TurnId | None, DurableBody]]:
+    """What ends everything that was under way."""
     bodies: list[tuple[TurnId | None, DurableBody]] = []
     for request in fold.requests.values():
         use = fold.open_uses.get(request.call_id)

@@ -7,6 +7,7 @@ normally one record; where it is not, the records inside it are looked for by th
 import bisect
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -77,12 +78,29 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
         return self.header is not None and self.header.version > FORMAT_VERSION
 
 
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What every version of a header says."""
+
+    format: str
+    version: int
+
+
 _header_decoder = msgspec.json.Decoder(Header)
+_kind_decoder = msgspec.json.Decoder(_Kind)
 _json_prefix = json.JSONDecoder()
+_NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode_header(header: Header) -> bytes:
     return msgspec.json.encode(header)
+
+
+def is_header(line: bytes) -> bool:
+    """Whether this line begins a transcript, of whatever version."""
+    try:
+        return _kind_decoder.decode(line).format == FORMAT_NAME
+    except _NOT_DECODED:
+        return False
 
 
 def scan(data: bytes, session_id: SessionId) -> Scan:
@@ -126,18 +144,29 @@ def _read_header(data: bytes, session_id: SessionId) -> tuple[Header | None, int
     end = data.find(b"\n")
     line = data if end < 0 else data[:end]
     try:
-        header = _header_decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        kind = _kind_decoder.decode(line)
+        if kind.format != FORMAT_NAME:
+            raise TranscriptUnreadable(f"this is a {kind.format!r} file, not a transcript")
+        header = _any_header(line, kind.version, session_id)
+    except _NOT_DECODED:
         # No header line at all: let whatever is there be read as records.
         return None, 0, [Damage(kind="header", offset=0, size_bytes=0, detail="missing or damaged")]
-    if header.format != FORMAT_NAME:
-        raise TranscriptUnreadable(f"this is a {header.format!r} file, not a transcript")
     if header.session_id != session_id:
         detail = f"belongs to {header.session_id}"
         return None, len(line) + 1, [Damage(kind="header", offset=0, size_bytes=len(line), detail=detail)]
     if end < 0:
         return header, len(line), []
     return header, end + 1, []
+
+
+def _any_header(line: bytes, version: int, session_id: SessionId) -> Header:
+    try:
+        return _header_decoder.decode(line)
+    except msgspec.ValidationError:
+        if version <= FORMAT_VERSION:
+            raise
+        # Of a newer header only its version can be relied on, and it must not be taken for a lost one.
+        return Header(version=version, session_id=session_id, created_at_ms=0)
 
 
 def _lines(data: bytes, start: int) -> Iterator[tuple[int, bytes, bool]]:
@@ -167,34 +196,51 @@ def _read_line(line: bytes, offset: int, session_id: SessionId) -> tuple[list[Re
 def _search_line(line: bytes, offset: int, session_id: SessionId) -> tuple[list[Record], list[Damage]]:
     """Records inside a line that is not one: spliced together, or with foreign bytes around them.
 
-    Ours begin with their session id, which cannot occur like this inside a text: there its quotes are escaped.
+    Ours begin with their session id, which cannot occur like this inside a text: there its quotes are escaped. Free
+    JSON may begin like this too, so not every beginning is one of a record.
     """
-    beginning = f'{{"session_id":"{session_id}",'.encode()
+    beginning = re.escape(f'{{"session_id":"{session_id}",'.encode())
+    beginnings = [found.start() for found in re.finditer(beginning, line)]
     records: list[Record] = []
     damage: list[Damage] = []
     done = 0
-    at = line.find(beginning)
-    while at >= 0:
-        record = _record_at(line, at, offset, session_id)
+    for number, at in enumerate(beginnings):
+        if at < done:
+            continue
+        record = _record_at(line, beginnings, number, offset, session_id)
         if record is None:
-            at = line.find(beginning, at + 1)
             continue
         damage += _unread(line[done:at], offset + done)
         records.append(record)
         done = at + len(record.line)
-        at = line.find(beginning, done)
     damage += _unread(line[done:], offset + done)
     return records, damage
 
 
-def _record_at(line: bytes, at: int, offset: int, session_id: SessionId) -> Record | None:
-    # surrogateescape keeps one byte one character, so lengths can be told back in bytes.
-    text = line[at:].decode("utf-8", "surrogateescape")
+def _record_at(line: bytes, beginnings: list[int], number: int, offset: int, session_id: SessionId) -> Record | None:
+    """The record that begins at `beginnings[number]`, if one does.
+
+    It should end before the next beginning. When that one is inside of it, twice as far is looked at each time, so that
+    a line costs what is in it, however many there are.
+    """
+    at, ahead = beginnings[number], 1
+    while True:
+        end = beginnings[number + ahead] if number + ahead < len(beginnings) else len(line)
+        # One byte one character: JSON is made of ASCII, and lengths are those of the bytes.
+        text = line[at:end].decode("latin-1")
+        try:
+            _, size = _json_prefix.raw_decode(text)
+            break
+        except json.JSONDecodeError as error:
+            if error.pos < len(text) or end == len(line):
+                return None  # broken, not cut by the beginning of the next
+            ahead *= 2
+        except (ValueError, RecursionError):  # ValueError: an integer too long to be converted
+            return None
+    exact = line[at : at + size]
     try:
-        _, end = _json_prefix.raw_decode(text)
-        exact = text[:end].encode("utf-8", "surrogateescape")
         event = decode_recorded(exact)
-    except (ValueError, RecursionError, MalformedData):
+    except MalformedData:
         return None
     if not isinstance(event, Event) or event.session_id != session_id or event.seq < 1:
         return None

@@ -7,6 +7,7 @@ that takes a second. Bodies go out as the bytes they are and come in raw; the pa
 import contextlib
 import functools
 import os
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ import openai
 from enginehouse_engines.openai_compatible.options import Options
 from enginehouse_engines.openai_compatible.provider_errors import ProviderErrors
 from enginehouse_protocol.capabilities import ModelInfo
-from enginehouse_protocol.engine import Access
+from enginehouse_protocol.engine import Access, Provider
 from enginehouse_protocol.errors import EngineError
 from enginehouse_protocol.permissions import JsonObject
 
@@ -31,6 +32,8 @@ VERSION = openai.__version__
 _CLOSE_S = 1.0
 _LIST_S = 15.0
 _NO_BODY = b""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_QUERY = re.compile(r"[?#]")
 _FAILURES = (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
 
 
@@ -45,6 +48,7 @@ class ModelClient:
         """The base URL as people and models may see it."""
         self.errors = ProviderErrors(self.address, access.secret)
         self._options = options
+        self._more_patience = _more_patience(access.provider)
         self._headers: dict[str, str | openai.Omit]
         try:
             address = urlsplit(self.base_url)
@@ -185,7 +189,7 @@ class ModelClient:
                     return self.errors.make(
                         "provider.timeout",
                         f"the server sent nothing for {self._options.idle_timeout_s:g} s",
-                        advice="try again, or raise idle_timeout_s",
+                        advice=f"try again, or {self._more_patience}",
                     )
                 case aiohttp.ServerTimeoutError() | TimeoutError():
                     return self._unreachable(f"no connection after {self._options.connect_timeout_s:g} s")
@@ -219,11 +223,22 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
+def _more_patience(provider: Provider | None) -> str:
+    """Where a person says how long a silent server is waited for."""
+    if provider is None or provider.name == "environment":  # variables alone said where the model is
+        return "describe this server in the profile, in providers/<name>.toml, with a larger options.idle_timeout_s"
+    return f"set a larger options.idle_timeout_s in the profile's providers/{provider.name}.toml"
+
+
 def _without_credentials(base_url: str) -> str:
-    """A base URL may carry a password or, in its query, a key."""
-    scheme, separator, rest = base_url.partition("?")[0].partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
+    """A base URL may carry a login or, in its query, a key. It may also be none, and then nobody knows where a login
+    ends: everything up to the last `@` goes, and all of it when a query may be meant."""
+    found = _SCHEME.match(base_url)
+    scheme = found.group() if found else ""
+    login, _, address = base_url.removeprefix(scheme).rpartition("@")
+    if "?" in login or "#" in login:
+        return f"{scheme}…"
+    return f"{scheme}{_QUERY.split(address, maxsplit=1)[0]}"
 
 
 def _ambient_headers() -> list[str]:

@@ -43,6 +43,7 @@ _WITHOUT_WORDS = {
     "interrupted": "[It was interrupted before it finished.]",
     "unknown": "[It is not known whether this ran or how it ended. Check before you repeat it.]",
 }
+_NO_ANSWER = "[no answer came]"
 _NO_NAME_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 _encoder = msgspec.json.Encoder()
 
@@ -72,6 +73,8 @@ class _Known:
     """Every tool use so far, with its tool."""
     answered: set[CallId] = field(default_factory=set[CallId])
     """Those whose real result was rendered."""
+    unanswered: bool = False
+    """Whether the last message is the user's."""
 
 
 class Conversation:
@@ -106,7 +109,7 @@ class Conversation:
                     self._shown.add(summary[0])
                     self._open.append((event.seq, summary[1]))
             elif isinstance(body, StepStarted):
-                self._seal(body.history_seq)
+                self._seal(event.seq if body.history_seq is None else body.history_seq)
             elif not isinstance(body, HistoryReplaced):
                 self._open.append((event.seq, body))
         return whole
@@ -136,7 +139,12 @@ class Conversation:
 
 def _span(bodies: list[DurableBody], known: _Known) -> tuple[list[bytes], _Known]:
     """The messages of one span, and what later spans have to know."""
-    known = _Known(provider_ids=set(known.provider_ids), names=dict(known.names), answered=set(known.answered))
+    known = _Known(
+        provider_ids=set(known.provider_ids),
+        names=dict(known.names),
+        answered=set(known.answered),
+        unanswered=known.unanswered,
+    )
     results: dict[CallId, ToolResult] = {}
     here: set[CallId] = set()
     for body in bodies:
@@ -150,9 +158,11 @@ def _span(bodies: list[DurableBody], known: _Known) -> tuple[list[bytes], _Known
         if isinstance(item, _Said):
             said.append(item.text)
             continue
-        _flush(said, messages)
-        messages += _reply_messages(item, results, known)
-    _flush(said, messages)
+        _flush(said, messages, known)
+        if replied := _reply_messages(item, results, known):
+            messages += replied
+            known.unanswered = False
+    _flush(said, messages, known)
     return messages, known
 
 
@@ -229,10 +239,20 @@ def _name(name: str) -> str:
 
 
 def _arguments(use: ToolUse) -> str:
+    """As the model wrote them, when they are a JSON object. Servers that read them again refuse every request with
+    others in it, so what is none is wrapped into one."""
     if isinstance(use.arguments, SpilledText):
-        shortened = {"shortened": _long(use.arguments)}
-        return _encoder.encode(shortened).decode()
-    return use.arguments or _encoder.encode(use.input).decode()
+        return _encoder.encode({"shortened": _long(use.arguments)}).decode()
+    if not use.arguments.strip():
+        return _encoder.encode(use.input).decode()
+    return use.arguments if _is_object(use.arguments) else _encoder.encode({"not_json": use.arguments}).decode()
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return False
 
 
 def _result_text(result: ToolResult) -> str:
@@ -257,11 +277,16 @@ def _long(text: LongText) -> str:
     return f"{text.head}\n{note}\n{text.tail}"
 
 
-def _flush(said: list[str], messages: list[bytes]) -> None:
-    """Adjacent user texts become one message: many servers refuse two in a row."""
-    if said:
-        messages.append(_encoder.encode({"role": "user", "content": "\n\n".join(said)}))
-        said.clear()
+def _flush(said: list[str], messages: list[bytes], known: _Known) -> None:
+    """Adjacent user texts become one message: many servers refuse two in a row. Where the first of two was sent already
+    and got no answer, that is said between them."""
+    if not said:
+        return
+    if known.unanswered:
+        messages.append(_encoder.encode({"role": "assistant", "content": _NO_ANSWER}))
+    messages.append(_encoder.encode({"role": "user", "content": "\n\n".join(said)}))
+    said.clear()
+    known.unanswered = True
 
 
 def request_body(header: StepHeader, messages: list[bytes]) -> bytes:
@@ -270,22 +295,3 @@ def request_body(header: StepHeader, messages: list[bytes]) -> bytes:
     if header.tools:
         fields["tools"] = header.tools
     return _encoder.encode(fields)[:-1] + b',"messages":[' + b",".join(messages) + b"]}"
-
-
-def rebuild(events: Iterable[Event], step: Event) -> bytes:
-    """The exact body that `step`, a `step.started` of these events, announced.
-
-    Raises:
-        ValueError: `step` is none, or no header was recorded up to it.
-    """
-    if not isinstance(step.body, StepStarted):
-        raise ValueError(f"event {step.seq} is no step.started")
-    before = [event for event in events if event.seq <= step.body.history_seq]
-    headers = [e.body.header for e in events if e.seq <= step.seq and isinstance(e.body, StepStarted) and e.body.header]
-    if not headers:
-        raise ValueError(f"no header was recorded up to event {step.seq}")
-    conversation = Conversation()
-    if not conversation.feed(before):
-        conversation = conversation.started_over()
-        conversation.feed(before)
-    return request_body(headers[-1], conversation.messages(headers[-1].system))

@@ -5,7 +5,8 @@ Rules: it keeps no conversation of its own, only a fold of the transcript, broug
 text a person has seen is a message.
 
 Calls of one reply run side by side when all of them only look; as soon as one writes or executes, all of them are
-asked and run one after the other, in the model's order.
+asked and run one after the other, in the model's order. All of them are recorded before the first one is asked, so that
+the record has the whole reply whatever happens then.
 """
 
 import hashlib
@@ -95,7 +96,7 @@ class OpenAICompatibleSession:
         try:
             with scope:
                 return await self._turn(turn)
-        except (TranscriptUnavailable, MalformedData) as error:
+        except MalformedData as error:
             raise EngineError(f"what happened cannot be recorded: {error}", code=error.code) from error
         except EngineError:
             if not scope.cancel_called:
@@ -153,7 +154,7 @@ class OpenAICompatibleSession:
             started_s=time.monotonic(),
         )
         reply = await self._heard(answer, body)
-        calls = await prepare(reply, answer.reply_id, self._workspace)
+        calls = await prepare(reply, answer.reply_id, self._workspace, self._log)
         await self._record(answer, reply, calls)
         await self._carry_out(calls)
         return _turn_end(reply, calls)

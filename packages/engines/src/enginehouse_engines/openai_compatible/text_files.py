@@ -13,6 +13,11 @@ from enginehouse_protocol.content import FileChange
 
 MAX_DIFF_CHARS = 64 * 1024
 _MAX_DIFF_LINES = 20_000
+"""Old and new lines up to which it is found out which of them stay."""
+_MAX_REMOVED_LINES = 40
+_MAX_LINE_CHARS = 1_000
+"""Of one run of removed lines and of one line, in a diff that is too long. Together less than a diff may have."""
+_CONTEXT = 3
 _MAX_COMPARED_LINES = 4_000_000
 """Old lines × new lines of one edit up to which it is found out line by line which ones stay."""
 _MARKS = (  # UTF-32 first: its little-endian mark begins with the one of UTF-16
@@ -219,24 +224,92 @@ def _newline_near(text: str, first: int, last: int) -> str:
     return "\r\n" if text[at - 1 : at] == "\r" else "\n"
 
 
-def change_of(path: str, before: str | None, after: str) -> FileChange:
-    """What a write does to one file, as a unified diff without headers, cut at a bound. `before` None: a new file."""
-    kind = "created" if before is None else "modified"
+def change_of(path: str, before: str | None, after: str, *, over_binary: bool = False) -> FileChange:
+    """What a write does to one file, as a unified diff without headers. `before` None: nothing that is text.
+
+    Whoever reads it decides by it, so it is never empty when something changes, and what comes in is in sight however
+    much goes out: a diff that is too long is the beginning of one, with long lines and long removals shortened.
+    """
+    kind = "created" if before is None and not over_binary else "modified"
     old, new = _shown(before or ""), _shown(after)
-    if len(old) + len(new) > _MAX_DIFF_LINES:
-        return FileChange(path=path, change=kind, diff="", cut=True)
-    lines: list[str] = []
-    size = 0
-    for line in list(difflib.unified_diff(old, new, n=3))[2:]:
+    lines = _line_endings(before or "", after)
+    if len(old) + len(new) <= _MAX_DIFF_LINES:
+        lines += list(difflib.unified_diff(old, new, n=_CONTEXT))[2:]
+    else:
+        lines += _one_hunk(old, new)
+    whole = "".join(lines)
+    if len(whole) <= MAX_DIFF_CHARS:
+        return FileChange(path=path, change=kind, diff=whole)
+    return FileChange(path=path, change=kind, diff=_beginning(lines), cut=True)
+
+
+def _line_endings(before: str, after: str) -> list[str]:
+    """What the lines of a diff cannot show, because they show the text as the model reads it."""
+    old, new = _kind_of_endings(before), _kind_of_endings(after)
+    if old and new and old != new:
+        return [f"line endings: {old} → {new}\n"]
+    return ["line endings: some lines change theirs\n"] if before != after and _plain(before) == _plain(after) else []
+
+
+def _kind_of_endings(text: str) -> str:
+    crlf = text.count("\r\n")
+    lf = text.count("\n") - crlf
+    if crlf and lf:
+        return "mixed"
+    if crlf:
+        return "CRLF"
+    return "LF" if lf else ""
+
+
+def _one_hunk(old: list[str], new: list[str]) -> list[str]:
+    """Everything between the first and the last line that differ, as one replacement: comparing so many lines takes
+    too long."""
+    short = min(len(old), len(new))
+    first = next((at for at in range(short) if old[at] != new[at]), short)
+    last = next((at for at in range(short - first) if old[-1 - at] != new[-1 - at]), short - first)
+    if first == len(old) == len(new):
+        return []
+    start, behind = max(0, first - _CONTEXT), max(0, last - _CONTEXT)
+    old_end, new_end = len(old) - last, len(new) - last
+    places = f"-{_range(start, len(old) - behind)} +{_range(start, len(new) - behind)}"
+    return [
+        f"@@ {places} @@\n",
+        *(f" {line}" for line in old[start:first]),
+        *(f"-{line}" for line in old[first:old_end]),
+        *(f"+{line}" for line in new[first:new_end]),
+        *(f" {line}" for line in old[old_end : len(old) - behind]),
+    ]
+
+
+def _range(start: int, end: int) -> str:
+    """As a unified diff counts: from 1, and an empty range names the line before it."""
+    return f"{start + 1 if end > start else start},{end - start}"
+
+
+def _beginning(lines: list[str]) -> str:
+    kept: list[str] = []
+    size = removed = 0
+    for line in lines:
+        removed = removed + 1 if line.startswith("-") else 0
+        if removed > _MAX_REMOVED_LINES:
+            if removed > _MAX_REMOVED_LINES + 1:
+                continue
+            line = "… and more lines that are removed here\n"
+        elif len(line) > _MAX_LINE_CHARS:
+            line = f"{line[:_MAX_LINE_CHARS]}… ({len(line) - _MAX_LINE_CHARS} characters more)\n"
         size += len(line)
         if size > MAX_DIFF_CHARS:
-            return FileChange(path=path, change=kind, diff="".join(lines), cut=True)
-        lines.append(line)
-    return FileChange(path=path, change=kind, diff="".join(lines))
+            break
+        kept.append(line)
+    return "".join(kept)
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n")
 
 
 def _shown(text: str) -> list[str]:
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = _plain(text).split("\n")
     shown = [f"{line}\n" for line in lines[:-1]]
     if lines[-1]:
         shown.append(f"{lines[-1]}\n\\ No newline at end of file\n")

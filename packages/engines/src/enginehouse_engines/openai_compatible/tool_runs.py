@@ -1,14 +1,19 @@
-"""From a call of the model to its result: understand, ask, run.
+"""From a call of the model to its result: understand, preview, ask, run.
 
-Rule: nothing runs that was not asked about, and what runs is the input that was decided on, not the one first asked.
-A call we cannot understand is answered without asking anybody.
+Rules: nothing runs that was not asked about, and what runs is the input that was decided on, not the one first asked. A
+call that we cannot understand, or whose preview says that it cannot be done, is answered without asking anybody.
+
+A preview shows the files as the call will find them. So it is made with the reply only where every call before it just
+looks; else the use is recorded without one, and its preview is made after those calls ran and goes with the question.
 """
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
+import anyio.lowlevel
 import msgspec
 
 from enginehouse_engines.openai_compatible.stream import Reply
@@ -16,7 +21,6 @@ from enginehouse_engines.openai_compatible.tool_fragments import Call
 from enginehouse_engines.openai_compatible.toolbox import TOOLS
 from enginehouse_engines.openai_compatible.toolbox.tool import (
     BadInput,
-    OnText,
     Outcome,
     Plan,
     Tool,
@@ -33,6 +37,8 @@ from enginehouse_protocol.ids import CallId, ReplyId, new_call_id
 from enginehouse_protocol.permissions import Allow, JsonObject
 from enginehouse_protocol.workspace import Workspace
 
+DoneT = TypeVar("DoneT")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -41,20 +47,29 @@ class Prepared:
     use: ToolUse
     tool: Tool | None = None
     plan: Plan | None = None
+    """None when the call was not understood."""
     problem: str = ""
+    """Why it is not run, for the model."""
+    previewed: bool = False
 
     @property
     def only_looks(self) -> bool:
-        return self.plan is None or self.use.kind in {"read", "search"}
+        return bool(self.problem) or self.use.kind in {"read", "search"}
 
 
-async def prepare(reply: Reply, reply_id: ReplyId, workspace: Workspace) -> tuple[Prepared, ...]:
+async def prepare(reply: Reply, reply_id: ReplyId, workspace: Workspace, log: logging.Logger) -> tuple[Prepared, ...]:
     """All calls of a reply, in their order. Reads what a preview needs, changes nothing."""
     cut = reply.finish == "length"
-    return tuple([await _prepared(call, reply_id, workspace, cut=cut) for call in reply.calls])
+    calls: list[Prepared] = []
+    for call in reply.calls:
+        prepared = _understood(call, reply_id, workspace, cut=cut)
+        if all(earlier.only_looks for earlier in calls):
+            prepared = await _previewed(prepared, workspace, log)
+        calls.append(prepared)
+    return tuple(calls)
 
 
-async def _prepared(call: Call, reply_id: ReplyId, workspace: Workspace, *, cut: bool) -> Prepared:
+def _understood(call: Call, reply_id: ReplyId, workspace: Workspace, *, cut: bool) -> Prepared:
     tool = TOOLS.get(call.name)
     given: JsonObject = {}
     try:
@@ -76,7 +91,18 @@ async def _prepared(call: Call, reply_id: ReplyId, workspace: Workspace, *, cut:
         title=one_line(plan.title),
         paths=tuple(shown_path(workspace, path) for path in plan.paths),
     )
-    return Prepared(use=msgspec.structs.replace(use, preview=await plan.preview(workspace)), tool=tool, plan=plan)
+    return Prepared(use=use, tool=tool, plan=plan)
+
+
+async def _previewed(prepared: Prepared, workspace: Workspace, log: logging.Logger) -> Prepared:
+    plan = prepared.plan
+    if plan is None or prepared.previewed:
+        return prepared
+    preview = await _tried(lambda: plan.preview(workspace), plan, log)
+    if isinstance(preview, Outcome):
+        return replace(prepared, problem=preview.text, previewed=True)
+    use = msgspec.structs.replace(prepared.use, title=one_line(plan.title), preview=preview)
+    return replace(prepared, use=use, previewed=True)
 
 
 def _use(
@@ -96,15 +122,18 @@ def _use(
 
 
 async def carry_out(prepared: Prepared, port: SessionPort, workspace: Workspace, log: logging.Logger) -> ToolResult:
-    """Ask and, if allowed, run. Emits what it prints, not its result.
+    """Ask and, if allowed, run. Emits what it prints, not its result. After an interrupt nothing is asked or begun.
 
     Raises:
         TranscriptUnavailable: nothing can be recorded.
     """
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    prepared = await _previewed(prepared, workspace, log)
     call_id = prepared.use.call_id
-    if prepared.plan is None or prepared.tool is None:
+    if prepared.problem or prepared.plan is None or prepared.tool is None:
         return result_of(call_id, Outcome(text=prepared.problem, status="error"))
     decision = await port.ask(prepared.use)
+    await anyio.lowlevel.checkpoint_if_cancelled()
     if not isinstance(decision, Allow):
         return ToolResult(call_id=call_id, status="denied", content=(Text(text=f"Not allowed: {decision.reason}"),))
     plan, edited = prepared.plan, ""
@@ -121,7 +150,7 @@ async def carry_out(prepared: Prepared, port: SessionPort, workspace: Workspace,
         await port.emit(ToolOutput(call_id=call_id, text=text))
 
     started = time.monotonic()
-    outcome = await _run(plan, workspace, on_text, log)
+    outcome = await _tried(lambda: plan.run(workspace, on_text), plan, log)
     return result_of(
         call_id,
         msgspec.structs.replace(outcome, text=f"{edited}{outcome.text}"),
@@ -129,9 +158,10 @@ async def carry_out(prepared: Prepared, port: SessionPort, workspace: Workspace,
     )
 
 
-async def _run(plan: Plan, workspace: Workspace, on_text: OnText, log: logging.Logger) -> Outcome:
+async def _tried(work: Callable[[], Awaitable[DoneT]], plan: Plan, log: logging.Logger) -> DoneT | Outcome:
+    """What `work` gives, or why it does not."""
     try:
-        return await plan.run(workspace, on_text)
+        return await work()
     except (TranscriptUnavailable, EngineError):
         raise
     except (ToolRefused, WorkspaceError, UsageError) as error:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 import anyio
+import anyio.lowlevel
 
 from enginehouse_engines.rehearsal.position import last_interruption
 from enginehouse_engines.rehearsal.scenario import (
@@ -109,6 +110,7 @@ class Player:
         running = Running(use, self._port, self._workspace)
         try:
             decision = await self._port.ask(use)
+            await anyio.lowlevel.checkpoint_if_cancelled()  # interrupted while the person was asked
             if isinstance(decision, Allow):
                 result = await running.finish(use.input if decision.input is None else decision.input)
             else:

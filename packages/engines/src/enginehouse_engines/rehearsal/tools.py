@@ -7,6 +7,7 @@ import codecs
 import difflib
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 from enginehouse_engines.rehearsal.scenario import EditFile, ReadFile, RunCommand, ToolStep
 from enginehouse_protocol.content import FileChange, Text
@@ -108,10 +109,12 @@ class Running:
     def interrupted(self) -> ToolResult:
         return self.result("interrupted", self.output)
 
-    def result(self, status: str, text: str, changes: tuple[FileChange, ...] = ()) -> ToolResult:
+    def result(
+        self, status: Literal["ok", "error", "interrupted"], text: str, changes: tuple[FileChange, ...] = ()
+    ) -> ToolResult:
         return ToolResult(
             call_id=self._use.call_id,
-            status="ok" if status == "ok" else "interrupted" if status == "interrupted" else "error",
+            status=status,
             content=(Text(text=text),) if text else (),
             changes=changes,
             duration_ms=round((time.monotonic() - self._started) * 1000),
@@ -121,6 +124,8 @@ class Running:
         edited = await _edited(given, self._workspace)
         if edited.before == edited.after and edited.sha256:
             return self.result("ok", f"{edited.path} is already as it should be")
+        if given == self._use.input and self._use.preview not in ((), (edited.change,)):
+            raise FileUnusable(edited.path, "it changed since this was asked")
         await self._workspace.write(edited.path, edited.after.encode(), expected_sha256=edited.sha256)
         return self.result("ok", f"changed {edited.path}", (edited.change,))
 
@@ -150,7 +155,10 @@ async def _edited(given: JsonObject, workspace: Workspace) -> Edited:
             raise FileUnusable(path, "it exists already")
         return Edited(path, "", new, "")
     content = await workspace.read(path, max_bytes=READ_LIMIT_BYTES)
-    before = content.data.decode("utf-8", "strict")
+    try:
+        before = content.data.decode()
+    except UnicodeDecodeError as error:
+        raise FileUnusable(path, "it is not written in UTF-8") from error
     if before.count(old) == 1:
         return Edited(path, before, before.replace(old, new), content.sha256)
     if old not in before and new in before:

@@ -1,7 +1,7 @@
 """Asking the person at this terminal: permission requests and the model's questions, one at a time.
 
 Rule: a request is withdrawn the moment it is decided elsewhere or expires, and whatever cannot be understood is asked
-again, never taken for a yes. The end of input is a deny.
+again, never taken for a yes. The end of input is nobody's answer: the person has left, and `serve` returns.
 """
 
 from collections import deque
@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import anyio
-import msgspec
 
+from enginehouse_hosts.terminal.card import card_of, input_of
 from enginehouse_hosts.terminal.editing import NotEdited, edited_in_editor, edited_inline, editor_of
 from enginehouse_hosts.terminal.plain_text import folded, one_line
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import StyleName, Styles
-from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound
 from enginehouse_protocol.events import (
     AnyEvent,
@@ -33,11 +32,15 @@ from enginehouse_protocol.permissions import Allow, Answer, Deny, JsonObject
 
 HOST = "terminal"
 _USES_KEPT = 256
-_RISK_STYLES: Mapping[str, StyleName] = {"safe": "good", "write": "doubtful", "dangerous": "bad", "critical": "bad"}
+_LONGEST_RULE = 1_200
+
+
+class PersonLeft(Exception):
+    """The terminal's input has ended."""
 
 
 @dataclass
-class _Asked:
+class _Open:
     """One thing to ask, and the scope that ends the asking."""
 
     body: PermissionRequested | QuestionAsked
@@ -57,9 +60,10 @@ class Asker:
         self._style = styles
         self._environment = environment
         self._uses: dict[CallId, ToolUse] = {}
-        self._open: dict[str, _Asked] = {}
-        self._waiting: deque[_Asked] = deque()
-        self._current: _Asked | None = None
+        self._edited: set[CallId] = set()  # here, by this person
+        self._open: dict[str, _Open] = {}
+        self._waiting: deque[_Open] = deque()
+        self._current: _Open | None = None
         self._came = anyio.Event()
 
     def note(self, event: AnyEvent) -> None:
@@ -71,7 +75,7 @@ class Asker:
             case PermissionRequested(request_id=key) | QuestionAsked(question_id=key):
                 for asked in self._of_the_same_use(event.body):
                     self._settle(asked)  # its input was edited: the new request stands for it
-                self._open[key] = _Asked(event.body)
+                self._open[key] = _Open(event.body)
                 self._waiting.append(self._open[key])
                 self._came.set()
             case PermissionDecided(request_id=str() as key) | QuestionAnswered(question_id=key):
@@ -83,15 +87,20 @@ class Asker:
                 pass
 
     async def serve(self) -> None:
+        """Returns when the person has left."""
         while True:
             await self._came.wait()
             self._came = anyio.Event()
             while self._waiting:
                 asked = self._waiting.popleft()
-                if not asked.settled:
+                if asked.settled:
+                    continue
+                try:
                     await self._ask(asked)
+                except PersonLeft:
+                    return
 
-    async def _ask(self, asked: _Asked) -> None:
+    async def _ask(self, asked: _Open) -> None:
         reply: AnswerPermission | AnswerQuestion | None = None
         self._current = asked
         with asked.scope:
@@ -115,9 +124,9 @@ class Asker:
             else:
                 await self._hub.questions_answer(reply)
         except (RequestNotFound, AlreadyDecided) as late:
-            await self._say("faint", f"  {late}")
+            await self._say("faint", f"  {one_line(str(late))}")
         except EnginehouseError as error:
-            await self._say("bad", f"  {error}")
+            await self._say("bad", f"  {one_line(str(error))}")
 
     def _of_the_same_use(self, body: PermissionRequested | QuestionAsked) -> list[str]:
         if not isinstance(body, PermissionRequested):
@@ -138,18 +147,23 @@ class Asker:
     # --- permission ---------------------------------------------------------------------------------------------------
 
     async def _ask_permission(self, request: PermissionRequested) -> AnswerPermission:
+        """Raises: PersonLeft."""
         use = self._uses.get(request.call_id)
-        tool_input = request.input if request.input is not None else (use.input if use else {})
-        await self._streams.say("\n".join(self._card(request, use, tool_input)))
-        choices = ["y: allow once", "e: edit", "n: deny"]
-        if request.always_rule is not None:
-            choices.insert(1, f"a: always in this project, {one_line(request.always_rule)}")
-        prompt = f"  {' · '.join(choices)} > "
+        edited = request.call_id in self._edited
+        card = card_of(request, use, self._style, edited=edited)
+        await self._streams.say("\n".join(card.lines))
+        unread = card.unread
         while True:
-            line = await self._streams.ask(prompt)
+            line = await self._streams.ask(_choices(request, cut=card.cut, unread=unread))
             match None if line is None else line.strip().lower():
                 case None:
-                    return self._reply(request, Deny(reason="the person left without an answer"))
+                    raise PersonLeft
+                case "v" | "view":
+                    whole = card_of(request, use, self._style, edited=edited, whole=True)
+                    await self._streams.say("\n".join(whole.lines))
+                    unread = False
+                case "y" | "yes" | "allow" | "a" | "always" if unread:
+                    await self._say("doubtful", "  not all of it was shown; v shows all")
                 case "y" | "yes" | "allow":
                     return self._reply(request, Allow())
                 case "a" | "always" if request.always_rule is not None:
@@ -159,28 +173,14 @@ class Asker:
                     return self._reply(request, Deny(reason=(reason or "").strip() or "the person said no"))
                 case "e" | "edit":
                     try:
-                        return self._reply(request, Allow(input=await self._edit(tool_input)))
+                        changed = await self._edit(input_of(request, use))
                     except NotEdited as problem:
-                        await self._say("doubtful", f"  {problem}")
+                        await self._say("doubtful", f"  {one_line(str(problem))}")
+                    else:
+                        self._edited.add(request.call_id)
+                        return self._reply(request, Allow(input=changed))
                 case _:
                     pass
-
-    def _card(self, request: PermissionRequested, use: ToolUse | None, tool_input: JsonObject) -> list[str]:
-        """What is asked, always drawable: with an unknown kind, without a title, with a huge input."""
-        title = one_line(request.title or (use.name if use else "")) or "a tool wants to run"
-        risk = self._style(_RISK_STYLES.get(request.risk, "bad"), request.risk)
-        lines = [f"{self._style('ask', '? ' + title)} [{risk}]"]
-        lines += [self._style("faint", f"  {one_line(reason)}") for reason in request.reasons]
-        preview: tuple[FileChange, ...] = use.preview if use and request.input is None else ()
-        for change in preview:
-            lines += [f"  {line}" for line in self._style.diff(change)]
-        if not preview and title != f"$ {tool_input.get('command')}":
-            for name, value in tool_input.items():
-                text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-                first, *more = folded(text, head=15, tail=5) or [""]
-                lines.append(f"  {one_line(name, 60)}: {first}")
-                lines += [f"    {line}" for line in more]
-        return lines
 
     async def _edit(self, tool_input: JsonObject) -> JsonObject:
         """Raises: NotEdited."""
@@ -202,12 +202,25 @@ class Asker:
             lines.append(f"  {number}. {one_line(option.label)}{about}")
         await self._streams.say("\n".join(lines))
         answers: tuple[str, ...] | None = None
-        while answers is None and (line := await self._streams.ask(_prompt_for(question))) is not None:
+        while answers is None:
+            if (line := await self._streams.ask(_prompt_for(question))) is None:
+                raise PersonLeft
             answers = understood(question, line)
         return AnswerQuestion(session_id=self._session_id, question_id=question.question_id, answers=answers, host=HOST)
 
     async def _say(self, style: StyleName, text: str) -> None:
         await self._streams.say(self._style(style, text))
+
+
+def _choices(request: PermissionRequested, *, cut: bool, unread: bool) -> str:
+    choices: list[str] = []
+    if not unread:
+        choices.append("y: allow once")
+        if request.always_rule is not None:
+            choices.append(f"a: always in this project, {one_line(request.always_rule, _LONGEST_RULE)}")
+    if cut:
+        choices.append("v: view all" + (", then allow" if unread else ""))
+    return f"  {' · '.join([*choices, 'e: edit', 'n: deny'])} > "
 
 
 def _prompt_for(question: QuestionAsked) -> str:

@@ -3,8 +3,7 @@
 Rule: the view is attached before the message is sent, so nothing is missed; and it is followed until the turn of *this*
 message has ended, whatever else the queue held before it.
 
-What it returns is the process's exit code: 0 completed, 1 failed, 2 the engine cannot be used as configured,
-4 completed although something was denied for lack of anyone to ask, 130 interrupted, 128 + n ended by signal n.
+What it returns is the process's exit code, one of `exit_codes`, or 128 + n when signal n ended it.
 """
 
 import math
@@ -17,6 +16,9 @@ import anyio
 from anyio.abc import TaskStatus
 
 from enginehouse_hosts.terminal.asking import Asker
+from enginehouse_hosts.terminal.exit_codes import COMPLETED, FAILED, INTERRUPTED, LEFT, MISUSED, UNANSWERED
+from enginehouse_hosts.terminal.headline import YOLO, headline
+from enginehouse_hosts.terminal.plain_text import exact
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.content import Text
@@ -55,9 +57,12 @@ from enginehouse_protocol.ids import MessageId, TurnId
 from enginehouse_protocol.permissions import Expired
 from enginehouse_protocol.settings import SessionSettings
 
-COMPLETED, FAILED, MISUSED, UNANSWERED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 4, 130, 141
 _NOT_CONFIGURED = frozenset(
-    (EngineUnavailable.code, SettingRefused.code, UsageError.code, "engine.model_needed", "engine.options_invalid")
+    (
+        *(EngineUnavailable.code, SettingRefused.code, UsageError.code),
+        *("engine.model_needed", "engine.options_invalid"),
+        *("provider.bad_address", "provider.bad_key", "provider.unauthorized", "provider.not_found"),
+    )
 )
 _SAME_PRESS_S = 0.2
 """An interrupt of the whole process group comes twice, once of them through the keeper."""
@@ -66,6 +71,8 @@ _SETTLE_S = 5.0
 
 
 class Presenter(Protocol):
+    async def begin(self, headline: str) -> None: ...
+
     async def show(self, batch: tuple[Delivery, ...]) -> None: ...
 
     async def end(self) -> None: ...
@@ -88,6 +95,8 @@ class Continued:
     change: SessionSettings
     directory: str | None = None
     """Where the project is now, when a person confirmed that it moved."""
+    remark: str = ""
+    """What the person should know of it before it goes on."""
 
 
 @dataclass(kw_only=True)
@@ -98,6 +107,8 @@ class Outcome:
     """Whether somebody at this terminal could have been asked."""
     message_id: MessageId | None = None
     turn_id: TurnId | None = None
+    interrupted: bool = False
+    """Whether the person at this terminal said stop."""
     unanswered: bool = False
     exit_code: int | None = None
     problem: str = ""
@@ -112,6 +123,8 @@ class Outcome:
         match event.body:
             case TurnStarted(message_ids=ids) if self.message_id in ids:
                 self.turn_id = event.turn_id
+            case MessageWithdrawn(message_id=self.message_id, by="person") if self.interrupted:
+                self.exit_code = INTERRUPTED
             case MessageWithdrawn(message_id=self.message_id, by=by, reason=reason):
                 self.exit_code = FAILED
                 self.problem = f"the message was withdrawn by {by}" + (f": {reason}" if reason else "")
@@ -124,8 +137,10 @@ class Outcome:
                 self.unanswered = True
             case QuestionAnswered(answers=None) if not self.asked_here:
                 self.unanswered = True
-            case TurnCompleted(stop=stop):
-                self.exit_code = INTERRUPTED if stop == "interrupted" else UNANSWERED if self.unanswered else COMPLETED
+            case TurnCompleted(stop="end"):
+                self.exit_code = UNANSWERED if self.unanswered else COMPLETED
+            case TurnCompleted(stop=stop):  # at a limit: what was asked for is not done
+                self.exit_code = INTERRUPTED if stop == "interrupted" else FAILED
             case TurnFailed(code=code):
                 self.exit_code = MISUSED if code in _NOT_CONFIGURED else FAILED
             case _:
@@ -162,14 +177,22 @@ class Conversation:
         """
         if isinstance(start, CreateSession):
             info, after, directory = await self._hub.sessions_create(start), 0, None
+            settings = start.settings.updated(info.settings)
         else:
             info, after, directory = start.session, start.session.last_seq, start.directory
+            settings = info.settings.updated(start.change)
+        await self._presenter.begin(headline(info, settings, message.launch.provider, directory))
+        if settings.mode == "yolo":
+            await self._streams.say(self._styles("doubtful", YOLO))
+        if isinstance(start, Continued) and start.remark:
+            await self._streams.say(self._styles("doubtful", exact(start.remark)))
         sending = SendMessage(
             session_id=info.id,
             content=(Text(text=message.text),),
             launch=message.launch,
             directory=directory,
             max_steps=message.max_steps,
+            unattended="deny",  # whoever could answer sits here; when they leave, the hub of this process ends
         )
         outcome = Outcome(asked_here=self._streams.can_ask)
         attach = Attach(session_id=info.id, after=after, can_answer=self._streams.can_ask)
@@ -178,7 +201,7 @@ class Conversation:
             asker = None
             if self._streams.can_ask:
                 asker = Asker(self._hub, info.id, self._streams, styles=self._styles, environment=self._environment)
-                tasks.start_soon(asker.serve)
+                tasks.start_soon(self._serve, asker, outcome, tasks.cancel_scope)
             tasks.start_soon(self._follow, view, outcome, asker, tasks.cancel_scope)
             if isinstance(start, Continued) and start.change != SessionSettings():
                 await self._hub.sessions_set(SetSession(session_id=info.id, settings=start.change))
@@ -188,12 +211,18 @@ class Conversation:
                     tasks.cancel_scope.cancel()
         await self._presenter.end()
         if outcome.problem:
-            await self._streams.say(self._styles("bad", outcome.problem))
+            await self._streams.say(self._styles("bad", exact(outcome.problem)))
         if outcome.exit_code is None:
             raise TranscriptUnavailable("the hub ended before the turn did; `enginehouse sessions show` tells how far")
         if outcome.exit_code == UNANSWERED:
             await self._streams.say(self._styles("doubtful", "something was denied because nobody could be asked"))
         return outcome.exit_code
+
+    async def _serve(self, asker: Asker, outcome: Outcome, whole: anyio.CancelScope) -> None:
+        await asker.serve()
+        if outcome.exit_code is None:
+            outcome.exit_code = LEFT
+        whole.cancel()
 
     async def _follow(self, view: View, outcome: Outcome, asker: Asker | None, whole: anyio.CancelScope) -> None:
         async for batch in view.batches():
@@ -224,6 +253,7 @@ class Conversation:
                         continue
                     if number == signal.SIGINT and self._interrupted_at == -math.inf:
                         self._interrupted_at = anyio.current_time()
+                        outcome.interrupted = True
                         await self._streams.say(self._styles("doubtful", "interrupting; Ctrl-C again leaves"))
                         tasks.start_soon(self._interrupt, info, outcome, whole)
                     else:
@@ -239,7 +269,7 @@ class Conversation:
         except MessageNotQueued:
             pass  # its turn had begun; its end is on the way
         except EnginehouseError as error:
-            await self._streams.say(self._styles("bad", str(error)))
+            await self._streams.say(self._styles("bad", exact(str(error))))
         await anyio.sleep(_SETTLE_S)
         outcome.exit_code = INTERRUPTED
         whole.cancel()

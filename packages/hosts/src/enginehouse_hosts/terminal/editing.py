@@ -1,6 +1,7 @@
 """Changing a tool's input before it runs: in the person's editor, or as JSON typed into one line.
 
-Rule: what comes back is a JSON object, or nothing was edited. The file is private and gone afterwards.
+Rule: what comes back is a JSON object, or nothing was edited. The file is private and gone afterwards, and an editor
+that is ended in the middle leaves a usable terminal.
 """
 
 import os
@@ -8,15 +9,18 @@ import shlex
 import tempfile
 import termios
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import msgspec
 
+from enginehouse_hosts.terminal.plain_text import json_exact
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_protocol.permissions import JsonObject
+
+_EDITOR_ENDS_S = 1.0
 
 
 class NotEdited(Exception):
@@ -33,15 +37,12 @@ def editor_of(environment: Mapping[str, str]) -> list[str]:
 
 async def edited_in_editor(tool_input: JsonObject, editor: list[str], streams: Streams) -> JsonObject:
     """Raises: NotEdited."""
-    path = await anyio.to_thread.run_sync(_written, msgspec.json.format(msgspec.json.encode(tool_input), indent=2))
+    path = await anyio.to_thread.run_sync(_written, json_exact(tool_input, indent=2).encode())
     try:
         with _terminal_as_it_is(streams.stdin):
-            # stdin and stderr are the terminal when somebody is asked; stdout may be a pipe that waits for the answer.
-            result = await anyio.run_process(
-                [*editor, str(path)], stdin=streams.stdin, stdout=streams.stderr, stderr=streams.stderr, check=False
-            )
-        if result.returncode != 0:
-            raise NotEdited(f"{editor[0]} ended with {result.returncode}; nothing is changed")
+            code = await _ended([*editor, str(path)], streams)
+        if code != 0:
+            raise NotEdited(f"{editor[0]} ended with {code}; nothing is changed")
         return parsed(await anyio.to_thread.run_sync(path.read_bytes))
     except OSError as error:
         raise NotEdited(f"cannot edit with {editor[0]}: {error.strerror}") from error
@@ -50,9 +51,33 @@ async def edited_in_editor(tool_input: JsonObject, editor: list[str], streams: S
             await anyio.to_thread.run_sync(path.unlink, True)
 
 
+async def _ended(command: list[str], streams: Streams) -> int:
+    """Run an editor to its end. One that is not waited for any more may put its things in order, but not for long."""
+    # stdin and stderr are the terminal when somebody is asked; stdout may be a pipe that waits for the answer.
+    async with await anyio.open_process(
+        command, stdin=streams.stdin, stdout=streams.stderr, stderr=streams.stderr
+    ) as editor:
+        try:
+            code = await editor.wait()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                with anyio.move_on_after(_EDITOR_ENDS_S), suppress(ProcessLookupError):
+                    editor.terminate()
+                    await editor.wait()
+                if editor.returncode is None:
+                    with suppress(ProcessLookupError):
+                        editor.kill()
+                with anyio.move_on_after(_EDITOR_ENDS_S):
+                    await streams.leave_screen()
+            raise
+        if code < 0:
+            await streams.leave_screen()
+        return code
+
+
 async def edited_inline(tool_input: JsonObject, streams: Streams) -> JsonObject:
     """Raises: NotEdited."""
-    await streams.say(f"  now: {msgspec.json.encode(tool_input).decode()}")
+    await streams.say(f"  now: {json_exact(tool_input)}")
     line = await streams.ask("  the input as JSON on one line (empty: go back; $EDITOR opens an editor) > ")
     if not (line or "").strip():
         raise NotEdited("nothing is changed")
@@ -85,4 +110,5 @@ def _terminal_as_it_is(terminal: int) -> Iterator[None]:
         yield
     finally:
         if before is not None:
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+            with suppress(termios.error):  # it may be gone
+                termios.tcsetattr(terminal, termios.TCSADRAIN, before)

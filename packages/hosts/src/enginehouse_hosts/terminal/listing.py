@@ -28,7 +28,7 @@ def listing(titles: Sequence[str], rows: Sequence[Sequence[str]], *, width: int 
     )
 
 
-def json_lines(rows: Sequence[JsonObject]) -> str:
+def json_listing(rows: Sequence[JsonObject]) -> str:
     encoder = msgspec.json.Encoder()
     return "".join(f"{encoder.encode(row).decode()}\n" for row in rows)
 

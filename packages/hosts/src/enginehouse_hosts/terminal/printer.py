@@ -55,6 +55,13 @@ _STOPS = {
 _WHOLE = 100_000
 
 
+def why_stopped(body: TurnCompleted) -> str:
+    """Why a turn ended that did not come to its end; empty for one that did."""
+    if body.stop == "end":
+        return ""
+    return _STOPS.get(body.stop, body.stop) + (f" ({one_line(body.detail)})" if body.detail else "")
+
+
 class Printer:
     """Turns events into pieces. `show` writes those of a live conversation; `told` is all of it for a recorded one."""
 
@@ -67,11 +74,16 @@ class Printer:
         self._named: CallId | None = None  # whose title was shown last: what follows is understood to be about it
         self._shown: dict[MessageId, str] = {}  # what was streamed of messages that are not yet durable
         self._said: list[str] = []  # since the last tool use; in a pipe the end of the turn makes it the answer
+        self._answered = False  # whether anything was said since the last tool use
         self._queued_here: set[MessageId] = set()
         self._on_a_card: set[CallId] = set()  # what they would change was shown when the person was asked
         self._plan: tuple[str, ...] = ()
         self._ours = recorded
         self._usage = UsageTotals()
+
+    async def begin(self, headline: str) -> None:
+        """Before the first batch: what the conversation is held with."""
+        await self._streams.say(self._style("faint", headline))
 
     async def show(self, batch: tuple[Delivery, ...]) -> None:
         await self._streams.write(piece for delivery in batch for piece in self.told(delivery.event))
@@ -97,11 +109,13 @@ class Printer:
                 self._queued_here.add(message_id)
             case TurnStarted(message_ids=message_ids):
                 self._ours = self._recorded or not self._queued_here.isdisjoint(message_ids)
-            case TurnCompleted(stop=stop, detail=detail):
-                yield from self._answer(complete=stop != "interrupted")
-                if stop != "end":
-                    reason = _STOPS.get(stop, stop) + (f" ({one_line(detail)})" if detail else "")
-                    yield self._line(self._style("doubtful", reason))
+                self._answered = False
+            case TurnCompleted() as body:
+                yield from self._answer(complete=body.stop != "interrupted")
+                if why := why_stopped(body):
+                    yield self._line(self._style("doubtful", why))
+                elif self._ours and not self._answered and not self._recorded:
+                    yield self._line(self._style("doubtful", "the model ended its turn without an answer"))
             case TurnFailed():
                 yield from self._answer(complete=False)
                 text = f"the turn failed: {_whole(event.body.message)} ({one_line(event.body.code)})"
@@ -126,6 +140,8 @@ class Printer:
         if body.parent_call_id is not None:
             yield from self._lines(self._style("faint", f"  {line}") for line in folded(text))
             return
+        if text.strip():
+            self._answered = True
         if self._live or self._recorded:
             shown = self._shown.pop(body.message_id, "")
             if text.startswith(shown):
@@ -156,7 +172,7 @@ class Printer:
     def _about(self, body: AnyBody | Unknown) -> Iterator[str]:
         style = self._style
         match body:
-            case SessionCreated(engine=engine, roots=roots, settings=settings):
+            case SessionCreated(engine=engine, roots=roots, settings=settings) if self._recorded:
                 where = one_line(roots[0].path) if roots else "no folder"
                 yield style("faint", " · ".join((f"session on {one_line(engine)}", *_set(settings), where)))
             case SessionChanged():
@@ -175,6 +191,7 @@ class Printer:
                 yield style("doubtful", f"a queued message was withdrawn by {by}{because}")
             case ToolUse():
                 yield from self._commentary()
+                self._answered = self._answered and body.parent_call_id is not None
                 self._uses[body.call_id] = body
                 self._named = body.call_id
                 yield f"{_indent(body)}{style('title', '● ' + one_line(body.title or body.name))}"
@@ -231,7 +248,8 @@ class Printer:
             case "ok" if kind in ("read", "search"):
                 text = content_text(body.content)
                 count = text.count("\n") + (not text.endswith("\n")) if text else 0
-                yield f"{indent}  {style('faint', f'{count} lines')}"
+                said = [f"{count} lines"] if count > 1 else lines or ["(nothing)"]  # one line may say: nothing found
+                yield from (f"{indent}  {style('faint', line)}" for line in said)
             case "ok":
                 yield from (f"{indent}  {style('faint', line)}" for line in lines or ["(no output)"])
             case "error":

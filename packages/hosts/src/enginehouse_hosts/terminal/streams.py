@@ -5,6 +5,7 @@ holds the pipe; and what is written to stdout and stderr appears in the order it
 """
 
 import codecs
+import errno
 import os
 import select
 import termios
@@ -14,7 +15,7 @@ from typing import Literal, NamedTuple
 import anyio
 import anyio.to_thread
 
-from enginehouse_protocol.errors import FileUnusable
+from enginehouse_protocol.errors import EnginehouseError
 
 
 class Piece(NamedTuple):
@@ -26,6 +27,20 @@ class Piece(NamedTuple):
 
 class AnswerGone(Exception):
     """Whoever read stdout has closed it. Not an error: `| head` does it."""
+
+
+class OutputUnwritable(EnginehouseError):
+    """The disk that stdout goes to may be full."""
+
+    code = "output_unwritable"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"stdout cannot be written: {problem}")
+        self.problem = problem
+
+
+_PLAIN_SCREEN = b"\x1b[?1049l\x1b[?25h\x1b[0m"
+"""The usual screen, with a cursor, without colours."""
 
 
 class Streams:
@@ -50,7 +65,7 @@ class Streams:
 
         Raises:
             AnswerGone: nobody reads stdout any more.
-            FileUnusable: stdout cannot be written; its disk may be full.
+            OutputUnwritable: stdout cannot be written; its disk may be full.
         """
         async with self._writing:
             for to, text in self._joined(pieces):
@@ -75,7 +90,10 @@ class Streams:
         try:
             while "\n" not in self._waiting:
                 await anyio.wait_readable(self.stdin)
-                data = os.read(self.stdin, 65536)
+                try:
+                    data = os.read(self.stdin, 65536)
+                except OSError:  # a terminal that was closed
+                    return None
                 if not data:
                     return None
                 self._waiting += self._typed.decode(data)
@@ -84,6 +102,12 @@ class Streams:
         self._unfinished = ""  # the terminal has shown the new line that was typed
         line, _, self._waiting = self._waiting.partition("\n")
         return line
+
+    async def leave_screen(self) -> None:
+        """What a program that was ended on this terminal may have left behind is taken back."""
+        if self.talk_is_terminal:
+            async with self._writing:
+                await self._put(self.stderr, _PLAIN_SCREEN)
 
     def forget_prompt(self) -> None:
         """Nothing is asked any more, although the asking may not have heard of it yet."""
@@ -123,9 +147,11 @@ class Streams:
         except OSError as error:
             if descriptor != self.stdout:
                 return  # nobody reads the talk; that is no reason to stop
+            if error.errno == errno.EIO and self.answer_is_terminal:
+                return  # closed; the hang-up that says so is on its way
             if isinstance(error, BrokenPipeError):
                 raise AnswerGone from error
-            raise FileUnusable("stdout", error.strerror or str(error)) from error
+            raise OutputUnwritable(error.strerror or str(error)) from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

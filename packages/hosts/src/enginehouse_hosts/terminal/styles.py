@@ -6,7 +6,7 @@ sequence in it.
 
 from typing import Literal
 
-from enginehouse_hosts.terminal.plain_text import folded, neutral, one_line
+from enginehouse_hosts.terminal.plain_text import exact, folded_exact, one_line
 from enginehouse_protocol.content import FileChange
 
 StyleName = Literal["title", "faint", "good", "bad", "doubtful", "added", "removed", "place", "ask"]
@@ -23,6 +23,7 @@ _STYLES: dict[StyleName, str] = {
     "ask": "bold magenta",
 }
 _DIFF_HEAD, _DIFF_TAIL = 60, 20
+_LONGEST_PATH = 4_096
 
 
 class Styles:
@@ -38,11 +39,14 @@ class Styles:
 
         return Style.parse(_STYLES[name]).render(text, color_system=ColorSystem.STANDARD)
 
-    def diff(self, change: FileChange) -> list[str]:
-        """A file's change as unified diff lines, a headline first."""
-        path = one_line(change.path)
+    def diff(self, change: FileChange, *, whole: bool = False) -> list[str]:
+        """A file's change as unified diff lines, a headline first; `whole`: however long it is."""
+        path = one_line(change.path, _LONGEST_PATH)
         lines = [self("title", f"{path} ({change.change})")]
-        shown = folded(change.diff, head=_DIFF_HEAD, tail=_DIFF_TAIL)
+        if whole:
+            shown = exact(change.diff.removesuffix("\n")).split("\n") if change.diff else []
+        else:
+            shown = folded_exact(change.diff, head=_DIFF_HEAD, tail=_DIFF_TAIL)
         lines += [self._diff_line(line) for line in shown]
         if not shown and change.change == "modified":
             lines.append(self("faint", "no text to show"))
@@ -61,4 +65,4 @@ class Styles:
             case "…":
                 return self("faint", line)
             case _:
-                return neutral(line)
+                return line

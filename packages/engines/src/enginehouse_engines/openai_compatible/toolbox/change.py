@@ -1,11 +1,11 @@
 """The tools that change files: `write_file`, `edit_file`.
 
-Rule: all of it or nothing, in the encoding and with the line endings the file had. A file that somebody changes
-between our read and our write is left alone.
+Rules: all of it or nothing, in the encoding and with the line endings the file had. What is written is what was shown:
+a file that is no longer the one the preview was made from is left alone.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import msgspec
@@ -25,15 +25,16 @@ from enginehouse_engines.openai_compatible.toolbox.tool import (
     Outcome,
     ToolRefused,
     beside_the_loop,
+    one_line,
     shown_path,
     understood,
 )
 from enginehouse_protocol.content import FileChange
-from enginehouse_protocol.errors import EnginehouseError
 from enginehouse_protocol.permissions import JsonObject, ToolKind
 from enginehouse_protocol.workspace import FileContent, Workspace
 
 _MUST_NOT_EXIST = ""
+_TITLE_CHARS = 120
 
 
 class _Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,32 +43,51 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
     expected_sha256: str
     change: FileChange
+    about: str = ""
+    """What a person has to know besides the diff, for the title."""
     note: str = ""
+    """What the model has to know besides."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ChangePlan:
     """A plan that writes one file. `prepare` reads what is there and says what is to be written."""
 
-    title: str
+    doing: str
+    """`write` or `edit`."""
     path: str
     prepare: Callable[[Workspace], Awaitable[_Written]]
+    _shown: _Written | None = field(default=None, init=False)
+
+    @property
+    def title(self) -> str:
+        about = f" ({self._shown.about})" if self._shown is not None and self._shown.about else ""
+        return f"{one_line(f'{self.doing} {self.path}', _TITLE_CHARS)}{about}"
 
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path,)
 
     async def preview(self, workspace: Workspace) -> tuple[FileChange, ...]:
-        try:
-            return ((await self.prepare(workspace)).change,)
-        except (EnginehouseError, ToolRefused):
-            return ()  # the run will say it
+        self._shown = None
+        self._shown = await self.prepare(workspace)
+        return (self._shown.change,)
 
     async def run(self, workspace: Workspace, _on_text: OnText) -> Outcome:
-        ready = await self.prepare(workspace)
+        ready = self._shown
+        if ready is None:
+            ready = await self.prepare(workspace)
+        elif await self._sha256_now(workspace) != ready.expected_sha256:
+            raise ToolRefused(f"{self.path!r} changed since this was asked; read it again")
         await workspace.write(self.path, ready.data, expected_sha256=ready.expected_sha256)
         done = "Created" if ready.change.change == "created" else "Changed"
         return Outcome(text=f"{done} {ready.change.path}.{ready.note}", changes=(ready.change,))
+
+    async def _sha256_now(self, workspace: Workspace) -> str:
+        """For the words only: `write` compares again, right before it replaces the file."""
+        if await workspace.stat(self.path) is None:
+            return _MUST_NOT_EXIST
+        return (await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)).sha256
 
 
 class WriteFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,18 +104,24 @@ class WriteFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         try:
             file = await beside_the_loop(decode, content.data, len(content.data))
         except NotText:
-            change = FileChange(path=name, change="modified")
-            return _Written(data=self.content.encode(), expected_sha256=content.sha256, change=change)
-        text, note = self.content, ""
+            change = await _change(name, None, self.content, over_binary=True)
+            return _Written(
+                data=self.content.encode(),
+                expected_sha256=content.sha256,
+                change=change,
+                about="replaces a binary file",
+            )
+        text, about, note = self.content, "", ""
         if file.newline == "\r\n" and "\r\n" not in text:
             text = text.replace("\n", "\r\n")
         try:
             data = file.encode(text)
         except UnicodeEncodeError:
             data = text.encode()
+            about = f"{file.encoding} becomes UTF-8"
             note = f" It was written in {file.encoding} and is UTF-8 now, which the new content needs."
         change = await _change(name, file.text, text)
-        return _Written(data=data, expected_sha256=content.sha256, change=change, note=note)
+        return _Written(data=data, expected_sha256=content.sha256, change=change, about=about, note=note)
 
 
 class WriteFile:
@@ -111,7 +137,7 @@ class WriteFile:
 
     def plan(self, given: JsonObject) -> ChangePlan:
         asked = understood(given, WriteFileInput)
-        return ChangePlan(title=f"write {asked.path}", path=asked.path, prepare=asked.prepared)
+        return ChangePlan(doing="write", path=asked.path, prepare=asked.prepared)
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,9 +202,9 @@ class EditFile:
 
     def plan(self, given: JsonObject) -> ChangePlan:
         asked = understood(given, EditFileInput)
-        return ChangePlan(title=f"edit {asked.path}", path=asked.path, prepare=asked.prepared)
+        return ChangePlan(doing="edit", path=asked.path, prepare=asked.prepared)
 
 
-async def _change(path: str, before: str | None, after: str) -> FileChange:
+async def _change(path: str, before: str | None, after: str, *, over_binary: bool = False) -> FileChange:
     size = len(before or "") + len(after)
-    return await beside_the_loop(lambda old: change_of(path, old, after), before, size)
+    return await beside_the_loop(lambda old: change_of(path, old, after, over_binary=over_binary), before, size)

@@ -47,7 +47,7 @@ class Plan(Protocol):
 
     @property
     def title(self) -> str:
-        """One line for people."""
+        """One line for people. A preview may add to it."""
         ...
 
     @property
@@ -56,7 +56,11 @@ class Plan(Protocol):
         ...
 
     async def preview(self, workspace: Workspace, /) -> tuple[FileChange, ...]:
-        """What it would change. Empty when it changes nothing or cannot be done as asked."""
+        """What it would change. A `run` after it does exactly that, or refuses.
+
+        Raises:
+            ToolRefused, WorkspaceError, UsageError: it cannot be done as asked; the message is for the model.
+        """
         ...
 
     async def run(self, workspace: Workspace, on_text: OnText, /) -> Outcome:
