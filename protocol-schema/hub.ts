@@ -363,6 +363,8 @@ export interface PermissionRequested {
   expires_at_ms: number;
   /** What would run, only where it differs from the input of the `tool.use`. */
   input?: Record<string, unknown> | null;
+  /** What it would change, only where the engine knows better than when it emitted the `tool.use`. */
+  preview?: FileChange[];
   always_rule?: string | null;
 }
 

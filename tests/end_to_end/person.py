@@ -175,6 +175,14 @@ class Terminal:
         """A signal, sent to the command by its number."""
         self._process.send_signal(number)
 
+    def is_closed(self) -> int:
+        """The window goes away. How the command ends then, as a shell tells it."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, self._ours)  # which closes our side of the terminal
+        os.close(nothing)
+        code = self._process.wait(PATIENCE_S)
+        return code if code >= 0 else 128 - code
+
     def ends(self) -> Ended:
         """Wait for the command's end."""
         deadline = time.monotonic() + PATIENCE_S

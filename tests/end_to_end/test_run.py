@@ -57,10 +57,13 @@ def test_what_needs_a_person_is_denied_where_nobody_is_and_the_exit_code_says_so
     assert "nobody is there to ask" in meet.asked()[1].tool_results[0].text
 
 
-def test_a_failed_turn_is_exit_code_1_and_no_answer(meet: Introduction) -> None:
-    person = meet(fault(401, code="invalid_api_key"))
+@pytest.mark.parametrize("status,code,exit_code", [(400, "odd", 1), (401, "invalid_api_key", 2)])
+def test_a_failed_turn_has_no_answer_and_its_exit_code_says_whose_fault_it_was(
+    meet: Introduction, status: int, code: str, exit_code: int
+) -> None:
+    person = meet(fault(status, code=code))
     ended = person.runs("run", "hello")
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (exit_code, "")
     assert "the turn failed" in ended.err
     assert "Traceback" not in ended.err
 

@@ -131,6 +131,32 @@ def test_ctrl_c_while_asked_withdraws_the_question_and_leaves_the_session_usable
     assert person.runs("run", "-c", "again").out == "Welcome back.\n"
 
 
+def test_a_window_that_is_closed_while_asked_answers_nothing(meet: Introduction) -> None:
+    person = meet([reply(calls=[WRITE]), reply("Welcome back.")])
+    with person.sits_at("run", "write") as terminal:
+        terminal.until(ASK)
+        assert terminal.is_closed() == 129
+    assert not (person.project / "src").exists()
+    events = person.runs("sessions", "events", person.session_id()).events
+    [decided] = [event["body"] for event in events if event["body"]["type"] == "permission.decided"]
+    assert (decided["by"], decided["decision"]["type"]) == ("expiry", "expired")
+    assert events[-1]["body"] | {"detail": ""} == {"type": "turn.completed", "stop": "interrupted", "detail": ""}
+    assert person.runs("run", "-c", "again").out == "Welcome back.\n"
+
+
+def test_a_command_is_on_the_card_whatever_hides_in_it(meet: Introduction) -> None:
+    hiding = "true\n\x1b]x; touch ran; : \x07\necho \u200bfine"
+    person = meet([reply(calls=[call("bash", {"command": hiding})]), reply("Good.")])
+    with person.sits_at("run", "go", also={"NO_COLOR": "1"}) as terminal:
+        card = terminal.until(ASK)
+        assert "␛]x; touch ran; : ␇" in card
+        assert "echo \\u200bfine" in card
+        terminal.types("n\n")
+        terminal.until("why?")
+        terminal.types("\n")
+        assert terminal.ends().code == 0
+
+
 def test_ctrl_c_ends_a_running_command_and_what_it_started(meet: Introduction) -> None:
     person = meet([reply(calls=[call("bash", {"command": "setsid sleep 61.5 & echo go > ready; sleep 62.5"})])])
     os.mkfifo(person.project / "ready")

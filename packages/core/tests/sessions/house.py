@@ -51,9 +51,7 @@ class House:
         return created.id
 
     async def send(self, session_id: SessionId, text: str) -> None:
-        await self.hub.sessions_send(
-            SendMessage(session_id=session_id, content=(Text(text=text),), unattended="deny")
-        )
+        await self.hub.sessions_send(SendMessage(session_id=session_id, content=(Text(text=text),), unattended="deny"))
 
     async def say(self, session_id: SessionId, text: str) -> list[Body]:
         """Send, wait for the turn to end, return the turn's durable bodies."""

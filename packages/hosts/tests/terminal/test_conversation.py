@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import anyio
 import msgspec
@@ -217,6 +217,29 @@ async def test_sigterm_leaves_at_once_with_its_own_code(piped: Desk) -> None:
     assert await hold(hub, piped) == 128 + signal.SIGTERM
 
 
+@pytest.fixture(autouse=True)
+def hang_ups_end_a_process_again() -> Iterator[None]:
+    yield
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+async def test_a_hang_up_leaves_and_hears_no_second_one(piped: Desk) -> None:
+    hub = DeskHub()
+    hub.on_send = lambda: (hub.happens(STARTED), os.kill(os.getpid(), signal.SIGHUP))[0]
+    assert await hold(hub, piped) == 129
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+async def test_a_conversation_that_ended_hears_hang_ups_no_more_and_one_under_nohup_never(piped: Desk) -> None:
+    assert await hold(plays(STARTED, ENDED), piped) == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    hub = DeskHub()
+    hub.on_send = lambda: (os.kill(os.getpid(), signal.SIGHUP), hub.happens(STARTED, ENDED))[1]
+    assert await hold(hub, piped) == 0
+
+
 # --- being asked ------------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +373,7 @@ async def test_the_end_of_input_is_nobodys_answer_the_person_has_left(terminal: 
         tasks.start_soon(person)
         assert await hold(hub, terminal) == 129
         tasks.cancel_scope.cancel()
+    os.kill(os.getpid(), signal.SIGHUP)  # the window is gone too, while the hub is being left
     assert not [call for call in hub.asked if isinstance(call, (AnswerPermission, AnswerQuestion))]
 
 

@@ -141,6 +141,8 @@ class PermissionRequested(Body, frozen=True, kw_only=True, tag="permission.reque
     expires_at_ms: int
     input: JsonObject | None = None
     """What would run, only where it differs from the input of the `tool.use`."""
+    preview: tuple[FileChange, ...] = ()
+    """What it would change, only where the engine knows better than when it emitted the `tool.use`."""
     always_rule: str | None = None
 
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ async def ends(request: pytest.FixtureRequest) -> AsyncGenerator[Ends]:
         async with first, second:
             yield first, second
         return
+    async with socket_ends() as both:
+        yield both
+
+
+@asynccontextmanager
+async def socket_ends() -> AsyncGenerator[Ends]:
     with tempfile.TemporaryDirectory() as folder:  # short: a socket's path has a limit
         path = Path(folder) / "socket"
         async with await anyio.create_unix_listener(path) as listener:

@@ -12,7 +12,7 @@ from enginehouse_protocol.rpc import LINE_LIMIT_BYTES, Peer
 from enginehouse_protocol.rpc.outbox import BOUND_BYTES
 from enginehouse_protocol.rpc.peer import ASKED_AT_ONCE, PARKED_AT_ONCE
 
-from .conftest import Ends, Plain
+from .conftest import Ends, Plain, socket_ends
 from .test_peer import Doors, echo, request, success
 
 pytestmark = pytest.mark.anyio
@@ -137,6 +137,32 @@ async def test_who_reads_nothing_for_too_long_is_dropped(ends: Ends) -> None:
                 while True:
                     await peer.notify("a", b'"%s"' % (b"x" * 100_000))
             assert peer.lost
+
+
+async def test_a_dropped_connection_leaves_nothing_behind_that_a_new_one_could_trip_over() -> None:
+    """The new sockets get the numbers of those that were closed."""
+    dropped, leave, left = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def be_dropped() -> None:
+        async with socket_ends() as (silent, busy):
+            async with Peer(busy, echo, stall_deadline_s=0.1) as peer:
+                with pytest.raises(ConnectionLost):
+                    while True:
+                        await peer.notify("a", b'"%s"' % (b"x" * 100_000))
+                await silent.aclose()
+                dropped.set()
+                await leave.wait()
+            left.set()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(be_dropped)
+            await dropped.wait()
+            async with socket_ends() as new, Peer(new[0], echo) as first, Peer(new[1], echo):
+                assert bytes(await first.request("a", b"1", deadline_s=5)) == b"1"
+                leave.set()
+                await left.wait()
+                assert bytes(await first.request("a", b"2", deadline_s=5)) == b"2"
 
 
 async def test_who_reads_slowly_is_not_dropped(ends: Ends, plain: Plain) -> None:

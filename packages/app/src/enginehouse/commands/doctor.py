@@ -155,9 +155,8 @@ def _engines() -> Iterator[Finding]:
     for each in found:
         if each.problem is None and each.description is not None:
             models = len(each.description.models)
-            yield Finding(
-                "good", f"engine {each.name}", each.description.title + (f", {models} models" if models else "")
-            )
+            offers = f", {models} model{'s' if models > 1 else ''}" if models else ""
+            yield Finding("good", f"engine {each.name}", each.description.title + offers)
         else:
             configured = bool(os.environ.get(KEY) or os.environ.get(BASE_URL))
             yield Finding(

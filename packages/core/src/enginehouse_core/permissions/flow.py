@@ -21,6 +21,7 @@ from enginehouse_core.permissions.cases import Case, DecidingTurn, case_of, edit
 from enginehouse_core.permissions.judging import Judged, JudgingDesk, judge_case, shortened
 from enginehouse_core.permissions.policy import Judgement
 from enginehouse_protocol.codec import refuse_nonfinite, well_formed
+from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound, StaleDigest
 from enginehouse_protocol.events import Notice, PermissionDecided, PermissionRequested, ToolUse
 from enginehouse_protocol.ids import CallId, RequestId, SessionId, TurnId, new_request_id
@@ -227,6 +228,7 @@ class PermissionFlow:
             input_digest=shown.digest,
             expires_at_ms=shown.expires_at_ms,
             input=self._unrecorded_input(waiting.case.use),
+            preview=self._unrecorded_preview(waiting.case.use),
             always_rule=shown.always_rule,
         )
         seq = await self._desk.put(request, waiting.case.turn_id)
@@ -328,6 +330,10 @@ class PermissionFlow:
         if recorded is not None and is_recorded(self._desk.masker.value(use.input), recorded.input):
             return None
         return use.input
+
+    def _unrecorded_preview(self, use: ToolUse) -> tuple[FileChange, ...]:
+        recorded = self._desk.recorded_use(use.call_id)
+        return () if recorded is not None and use.preview == recorded.preview else use.preview
 
     # --- answers --------------------------------------------------------------------------------------------------
 

@@ -88,17 +88,8 @@ class Intake:
         if body.text:
             await self.record(log, body, turn_id)
 
-    def rest_of_streams(self) -> list[Streamed]:
-        """What was held back because it might have begun a secret, as deltas; the streams are over."""
-        rest: list[Streamed] = []
-        for (kind, key), masker in self._streams.items():
-            if text := masker.flush():
-                rest.append(_streamed(kind, key, text))
-        self._streams.clear()
-        return rest
-
     def rest_of_stream(self, key: str) -> list[Streamed]:
-        """The same for the streams of one message or tool use."""
+        """What was held back because it might have begun a secret; the streams of this message or tool use are over."""
         rest: list[Streamed] = []
         for kind in (MessageDelta, ReasoningDelta, ToolOutput):
             masker = self._streams.pop((kind, key), None)

@@ -1,8 +1,8 @@
 """One session's record while the session is open: the log, what it says (the folds), and the way in.
 
-Rule: whoever opens a record repairs it first, by appending what a crash left open; after a failed write the same opening
-and repairing, once the disk lets it, is the way back. `fold` says what is on disk and may be shown; `ahead` also knows
-what is still on its way, and is for those who must not do a thing twice.
+Rule: whoever opens a record repairs it first, by appending what a crash left open; after a failed write the same
+opening and repairing, once the disk lets it, is the way back. `fold` says what is on disk and may be shown; `ahead`
+also knows what is still on its way, and is for those who must not do a thing twice.
 """
 
 import copy
@@ -38,9 +38,7 @@ _LOOKED_AT = 64 << 10  # characters of a text that are searched for keys nobody 
 class SessionRecord:
     """The open record of one session; satisfies `History`. Make it with `create` or `open`."""
 
-    def __init__(
-        self, session_id: SessionId, folder: Path, scratch: Path, masker: Masker, tasks: TaskGroup
-    ) -> None:
+    def __init__(self, session_id: SessionId, folder: Path, scratch: Path, masker: Masker, tasks: TaskGroup) -> None:
         self.session_id = session_id
         self.intake = Intake(masker, folder / BLOBS, scratch)
         self.ahead = SessionFold()
@@ -194,9 +192,7 @@ class SessionRecord:
     async def blob(self, sha256: str) -> bytes:
         return await anyio.to_thread.run_sync(load_blob, self._folder / BLOBS, sha256)
 
-    async def follow(
-        self, seq: int, read_only: Callable[[str], Delivery]
-    ) -> AsyncGenerator[tuple[Delivery, ...]]:
+    async def follow(self, seq: int, read_only: Callable[[str], Delivery]) -> AsyncGenerator[tuple[Delivery, ...]]:
         """Everything after `seq`, then what happens, until the record is closed.
 
         While nothing can be recorded, `read_only` says why; once it can be again this goes on where it was.
@@ -211,6 +207,7 @@ class SessionRecord:
                     yield batch
                 return
             except TranscriptUnavailable as error:
+                seq = min(seq, log.on_disk_seq)
                 yield (read_only(str(error)),)
             if self._closed:
                 return

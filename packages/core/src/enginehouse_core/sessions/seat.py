@@ -17,7 +17,7 @@ from enginehouse_core.sessions.port import Conversation, Port
 from enginehouse_core.sessions.recap import render_recap
 from enginehouse_protocol.capabilities import EngineAbilities
 from enginehouse_protocol.engine import Access, EngineSession, Fresh, Opening, Resume, Start
-from enginehouse_protocol.errors import EngineError, EngineExited, NativeSessionLost
+from enginehouse_protocol.errors import EngineError, EngineExited, NativeSessionLost, SettingRefused
 from enginehouse_protocol.events import Event, Notice
 from enginehouse_protocol.ids import TurnId
 from enginehouse_protocol.settings import SessionSettings
@@ -175,7 +175,7 @@ class EngineSeat:
         if self._occupant is not None and self._occupant.session is not None:
             try:
                 await self._occupant.session.interrupt(turn_id)
-            except Exception:  # the deadline of the interrupt deals with it
+            except Exception:  # noqa: BLE001 the deadline of the interrupt deals with it
                 _log.exception("the engine failed to interrupt")
 
     async def apply(self, settings: SessionSettings) -> None:
@@ -187,8 +187,12 @@ class EngineSeat:
         occupant = self._occupant
         if occupant is None or occupant.session is None or occupant.gone.is_set():
             return
-        if await occupant.session.apply(settings) == "reopen":
-            self.stale = True
+        known, self.stale = self.stale, True  # should this be cut off, the engine may not know
+        try:
+            self.stale = await occupant.session.apply(settings) == "reopen" or known
+        except SettingRefused:
+            self.stale = known
+            raise
 
 
 async def _all(conversation: Conversation) -> AsyncIterator[Event]:

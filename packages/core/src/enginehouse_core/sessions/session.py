@@ -180,7 +180,7 @@ class Session:
         if stop == "interrupted":  # idle means: nothing waits, or it is visibly held
             self.held = bool(self.record.ahead.queue or self._wanted)
         self.flow.expire_all("the turn was interrupted")
-        self.questions.expire_all()
+        self.questions.expire_all(turn.id)
         turn.preparing.cancel()
         # A task of the session: whoever asked for the interrupt may go away meanwhile.
         self.tasks.start_soon(self._interrupt, turn)
@@ -388,7 +388,7 @@ class Session:
             await run_turn(self, turn)
         except TranscriptUnavailable:
             self.held = True  # read-only until a person sends again; what is not on disk did not happen
-        except Exception:  # one session's surprise must not end the hub
+        except Exception:  # noqa: BLE001 one session's surprise must not end the hub
             _log.exception("a turn of %s broke", self.session_id)
             self.held = True
             await self._close_broken(turn)
@@ -407,7 +407,7 @@ class Session:
             if self.record.ahead.open_turn == turn.id:
                 text = "Enginehouse itself failed in this turn; the log says how"
                 await self.record.put_durably(TurnFailed(code="core.broken", message=text), turn.id)
-        except Exception:
+        except Exception:  # noqa: BLE001 nothing more can be done for this turn
             _log.exception("its end could not be recorded")
 
     def show_state(self) -> None:

@@ -222,7 +222,7 @@ async def _run_engine(
                 turn.outcome = _checked(end)
         except EngineError as error:
             turn.outcome = error
-        except Exception as error:  # the adapter ends here, whatever it raised
+        except Exception as error:  # noqa: BLE001 the adapter ends here, whatever it raised
             if not session.record.failure:
                 _log.exception("engine %s broke its contract", session.record.fold.engine)
                 session.seat.stale = True
@@ -264,7 +264,7 @@ async def _finish(
     session: "Session", turn: TurnInHand, occupant: Occupant | None, outcome: TurnEnd | EngineError
 ) -> None:
     session.flow.expire_all("the turn ended")
-    session.questions.expire_all()
+    session.questions.expire_all(turn.id)
     await session.flow.settle_all()
     await session.questions.settle_all()
     if turn.interrupted:

@@ -38,6 +38,13 @@ def input_of(request: PermissionRequested, use: ToolUse | None) -> JsonObject:
     return use.input if use is not None else {}
 
 
+def preview_of(request: PermissionRequested, use: ToolUse | None) -> tuple[FileChange, ...]:
+    """What it would change, as it was known last; that of another input is none."""
+    if request.preview or request.input is not None or use is None:
+        return request.preview
+    return use.preview
+
+
 def card_of(
     request: PermissionRequested, use: ToolUse | None, style: Styles, *, edited: bool = False, whole: bool = False
 ) -> Card:
@@ -46,12 +53,12 @@ def card_of(
     risk = style(_RISK_STYLES.get(request.risk, "bad"), one_line(request.risk))
     lines = [f"{style('ask', '? ' + title)} [{risk}]"]
     lines += [style("faint", f"  {one_line(reason)}") for reason in request.reasons]
-    preview: tuple[FileChange, ...] = use.preview if use is not None and request.input is None else ()
+    preview = preview_of(request, use)
     diffs = "\n".join(change.diff for change in preview)
     diffs_whole = whole or not is_long(diffs, lines=_WHOLE_LINES, characters=_WHOLE_CHARACTERS)
     for change in preview:
         lines += [f"  {line}" for line in style.diff(change, whole=diffs_whole)]
-    told = preview if all(change.diff and not change.cut for change in preview) else ()
+    told = preview if diffs_whole and all(change.diff and not change.cut for change in preview) else ()
     fields = {
         name: text
         for name, value in input_of(request, use).items()

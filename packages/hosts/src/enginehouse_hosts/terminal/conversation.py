@@ -8,7 +8,7 @@ What it returns is the process's exit code, one of `exit_codes`, or 128 + n when
 
 import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 
 from enginehouse_hosts.terminal.asking import Asker
 from enginehouse_hosts.terminal.exit_codes import COMPLETED, FAILED, INTERRUPTED, LEFT, MISUSED, UNANSWERED
+from enginehouse_hosts.terminal.hang_up import HangUp
 from enginehouse_hosts.terminal.headline import YOLO, headline
 from enginehouse_hosts.terminal.plain_text import exact
 from enginehouse_hosts.terminal.streams import Streams
@@ -174,6 +175,9 @@ class Conversation:
         Raises:
             EnginehouseError: the session or the message was refused, so nothing runs.
             AnswerGone: nobody reads stdout any more; the turn is interrupted by leaving the hub.
+
+        When it returns LEFT, this process hears no hang-up any more: the hub still has to be left in good order, and a
+        closed window says the same thing in up to three ways.
         """
         if isinstance(start, CreateSession):
             info, after, directory = await self._hub.sessions_create(start), 0, None
@@ -196,19 +200,22 @@ class Conversation:
         )
         outcome = Outcome(asked_here=self._streams.can_ask)
         attach = Attach(session_id=info.id, after=after, can_answer=self._streams.can_ask)
-        async with self._hub.sessions_attach(attach) as view, anyio.create_task_group() as tasks:
-            await tasks.start(self._watch_signals, info, outcome, tasks.cancel_scope)
-            asker = None
-            if self._streams.can_ask:
-                asker = Asker(self._hub, info.id, self._streams, styles=self._styles, environment=self._environment)
-                tasks.start_soon(self._serve, asker, outcome, tasks.cancel_scope)
-            tasks.start_soon(self._follow, view, outcome, asker, tasks.cancel_scope)
-            if isinstance(start, Continued) and start.change != SessionSettings():
-                await self._hub.sessions_set(SetSession(session_id=info.id, settings=start.change))
-            outcome.sent((await self._hub.sessions_send(sending)).message_id)
-            async with self._showing:
-                if outcome.exit_code is not None:  # all of it happened before the receipt came
-                    tasks.cancel_scope.cancel()
+        with HangUp() as hang_up:
+            async with self._hub.sessions_attach(attach) as view, anyio.create_task_group() as tasks:
+                await tasks.start(self._watch_signals, info, outcome, tasks.cancel_scope)
+                tasks.start_soon(self._leave_after, hang_up.wait, outcome, tasks.cancel_scope)
+                asker = None
+                if self._streams.can_ask:
+                    asker = Asker(self._hub, info.id, self._streams, styles=self._styles, environment=self._environment)
+                    tasks.start_soon(self._leave_after, asker.serve, outcome, tasks.cancel_scope)
+                tasks.start_soon(self._follow, view, outcome, asker, tasks.cancel_scope)
+                if isinstance(start, Continued) and start.change != SessionSettings():
+                    await self._hub.sessions_set(SetSession(session_id=info.id, settings=start.change))
+                outcome.sent((await self._hub.sessions_send(sending)).message_id)
+                async with self._showing:
+                    if outcome.exit_code is not None:  # all of it happened before the receipt came
+                        tasks.cancel_scope.cancel()
+            hang_up.left = outcome.exit_code == LEFT
         await self._presenter.end()
         if outcome.problem:
             await self._streams.say(self._styles("bad", exact(outcome.problem)))
@@ -218,8 +225,10 @@ class Conversation:
             await self._streams.say(self._styles("doubtful", "something was denied because nobody could be asked"))
         return outcome.exit_code
 
-    async def _serve(self, asker: Asker, outcome: Outcome, whole: anyio.CancelScope) -> None:
-        await asker.serve()
+    async def _leave_after(
+        self, person_left: Callable[[], Awaitable[None]], outcome: Outcome, whole: anyio.CancelScope
+    ) -> None:
+        await person_left()
         if outcome.exit_code is None:
             outcome.exit_code = LEFT
         whole.cancel()
@@ -244,8 +253,8 @@ class Conversation:
         *,
         task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Ctrl-C once interrupts the turn, twice leaves. SIGTERM and a closed terminal leave at once."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        """Ctrl-C once interrupts the turn, twice leaves. SIGTERM leaves at once."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async with anyio.create_task_group() as tasks:
                 async for number in signals:

@@ -6,11 +6,12 @@ what the assistant said last, once the turn is complete.
 
 from collections.abc import Iterable, Iterator
 
+from enginehouse_hosts.terminal.card import preview_of
 from enginehouse_hosts.terminal.plain_text import folded, neutral, one_line
 from enginehouse_hosts.terminal.streams import Piece, Streams
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_hosts.terminal.usage import UsageTotals
-from enginehouse_protocol.content import content_text, plain
+from enginehouse_protocol.content import FileChange, content_text, plain
 from enginehouse_protocol.events import (
     AnyBody,
     AnyEvent,
@@ -76,7 +77,7 @@ class Printer:
         self._said: list[str] = []  # since the last tool use; in a pipe the end of the turn makes it the answer
         self._answered = False  # whether anything was said since the last tool use
         self._queued_here: set[MessageId] = set()
-        self._on_a_card: set[CallId] = set()  # what they would change was shown when the person was asked
+        self._on_a_card: dict[CallId, tuple[FileChange, ...]] = {}  # the changes a person saw when they were asked
         self._plan: tuple[str, ...] = ()
         self._ours = recorded
         self._usage = UsageTotals()
@@ -203,8 +204,8 @@ class Printer:
             case PermissionDecided(by="person", decision=decision):
                 if isinstance(decision, Allow):
                     yield style("good", "  ✓ allowed" + (", as edited" if decision.input is not None else ""))
-            case PermissionRequested(call_id=call_id, input=None) if self._streams.can_ask and not self._recorded:
-                self._on_a_card.add(call_id)
+            case PermissionRequested(call_id=call_id) if self._streams.can_ask and not self._recorded:
+                self._on_a_card[call_id] = preview_of(body, self._uses.get(call_id))
             case PlanUpdated():
                 yield from self._plan_now(body)
             case UsageUpdated():
@@ -240,7 +241,7 @@ class Printer:
             self._named = body.call_id
             yield f"{indent}{style('faint', '● ' + one_line(use.title or use.name))}"
         match body.status:
-            case "ok" if body.changes and use and use.preview == body.changes and body.call_id in self._on_a_card:
+            case "ok" if body.changes and self._on_a_card.pop(body.call_id, ()) == body.changes:
                 yield f"{indent}  {style('faint', 'done')}"
             case "ok" if body.changes:
                 for change in body.changes:

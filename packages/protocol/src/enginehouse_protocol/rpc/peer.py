@@ -338,7 +338,6 @@ class Peer:
                 line = envelope.failure_line(key, _INTERNAL)
             finally:
                 del self._running[key]
-        self._check()
         if scope.cancelled_caught:
             line = envelope.failure_line(key, _CANCELLED)
         await self._outbox.put(line)
