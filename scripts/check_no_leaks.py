@@ -18,9 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 WAIVER = "leak-check: allow"
 SAMPLES = frozenset(
     (
+        "packages/app/tests/test_leaving.py",
         "packages/core/tests/test_masking.py",
         "packages/core/tests/workspace/test_environment.py",
         "packages/engines/tests/openai_compatible/test_engine.py",
+        "packages/hosts/tests/terminal/test_address.py",
+        "packages/hosts/tests/terminal/test_conversation.py",
         "profile-schema/fixtures/invalid/provider/key_by_its_looks.toml",
         "profile-schema/fixtures/invalid/provider/password_in_the_address.toml",
         "tests/end_to_end/test_secrets.py",

@@ -133,3 +133,10 @@ def test_a_mode_of_the_environment_that_is_stricter_than_the_session_is_said() -
     assert looser_than_wanted("plan", Flags(), wanted) == ""
     assert looser_than_wanted("yolo", Flags(mode="yolo"), wanted) == ""
     assert looser_than_wanted("default", Flags(), {"ENGINEHOUSE_MODE": "yolo"}) == ""
+
+
+def test_the_password_in_an_address_is_a_secret_of_its_own() -> None:
+    environment = {"DATABASE_URL": "postgres://app:pg-pass%2Bword@db/app", "DOCS_URL": "https://example.org/a:b@c"}
+    found = secrets_in(environment)
+    assert {"pg-pass%2Bword", "pg-pass+word"} <= set(found.values())
+    assert "example.org" not in " ".join(found.values())

@@ -24,6 +24,7 @@ def real_tree(kind: type[EnginehouseError]) -> dict[str, str]:
     return {
         name: parent
         for child in kind.__subclasses__()
+        if child.__module__ == kind.__module__  # another package may add a leaf of its own
         for name, parent in {child.__name__: kind.__name__, **real_tree(child)}.items()
     }
 

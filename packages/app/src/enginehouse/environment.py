@@ -6,9 +6,11 @@ Rule: the hub never reads these variables; they are resolved here, once, where t
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from enginehouse_core.profile.defaults import defaults
 from enginehouse_core.profile.folders import Folders
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_ENGINE = EngineName("openai_compatible")
 ENVIRONMENT_PROVIDER = "environment"
 KEY, BASE_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^\s@]+)@")
 _SHORTEST_SECRET = 8
 
 
@@ -85,16 +88,20 @@ def launch_of(engine: EngineName, folders: Folders, environment: Mapping[str, st
 
 
 def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """Every variable that looks like a credential, long enough to be masked. The path of a file that exists is none:
-    it would be masked in every message that names it."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if len(value) >= _SHORTEST_SECRET
-        and looks_like_credential(name, value)
-        and not (value.startswith("/") and os.path.exists(value))
-        and well_formed(value) == value
-    }
+    """Every variable that looks like a credential, and the password in one that holds an address, long enough to be
+    masked. The path of a file that exists is none: it would be masked in every message that names it."""
+    secrets: dict[str, str] = {}
+    for name, value in environment.items():
+        if well_formed(value) != value:
+            continue
+        if len(value) >= _SHORTEST_SECRET and looks_like_credential(name, value):
+            if not (value.startswith("/") and os.path.exists(value)):
+                secrets[name] = value
+        for number, found in enumerate(_PASSWORD_IN_ADDRESS.findall(value)):
+            for password in dict.fromkeys((found, unquote(found))):
+                if len(password) >= _SHORTEST_SECRET:
+                    secrets[f"{name}.password{number or ''}{'' if password == found else '.plain'}"] = password
+    return secrets
 
 
 def _provider_of(

@@ -299,7 +299,7 @@ class Hub:
         there = await anyio.to_thread.run_sync(os.path.isdir, recorded)
         if confirmed is None or confirmed == recorded:
             if not there:
-                raise SessionMoved(session.session_id, recorded, "DIR")
+                raise SessionMoved(session.session_id, recorded)
             return
         if there:
             raise UsageError(

@@ -119,10 +119,12 @@ class SessionClosed(SessionError):
 class SessionMoved(SessionError):
     code = "session.moved"
 
-    def __init__(self, session_id: str, recorded: str, here: str) -> None:
+    def __init__(self, session_id: str, recorded: str, here: str = "") -> None:
+        """`here` is where the person is, when that is known."""
         super().__init__(
-            f"session {session_id} belongs to {recorded}, not to {here}; to go on here run "
-            f"`enginehouse run --session {session_id} -C {here}`"
+            f"session {session_id} belongs to {recorded}"
+            + (f", not to {here}" if here else ", which is gone")
+            + f"; to go on where the project is now run `enginehouse run --session {session_id} -C {here or 'DIR'}`"
         )
         self.session_id = session_id
         self.recorded = recorded
