@@ -157,3 +157,11 @@ def test_a_full_disk_behind_stdout_is_said(person: Person) -> None:
         assert process.returncode == 1
         assert b"No space left on device" in err
         assert b"Traceback" not in err
+
+
+def test_run_without_any_model_says_what_to_set_and_keeps_nothing(person: Person) -> None:
+    ended = person.runs("run", "hello")
+    assert (ended.code, ended.out) == (2, "")
+    assert "OPENAI_API_KEY" in ended.err
+    assert "enginehouse demo" in ended.err
+    assert not person.profile.exists()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from enginehouse.environment import Flags, launch_of, start_of
+from enginehouse.environment import BASE_URL, DEFAULT_ENGINE, KEY, Flags, launch_of, start_of
 from enginehouse.output import agreed, complain
 from enginehouse.places import directory_of
 from enginehouse.wiring import hub_of
@@ -46,6 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
         launch = new.launch
         start = CreateSession(
             engine=new.engine, directory=directory_of(arguments.directory), settings=new.settings, launch=launch
+        )
+    engine = start.engine if isinstance(start, CreateSession) else start.session.engine
+    if engine == DEFAULT_ENGINE and launch.provider is None:
+        raise UsageError(
+            f"there is no model to talk to: set {KEY}, or {BASE_URL} to an OpenAI-compatible server (one on this "
+            "machine needs no key); `enginehouse demo` needs neither"
         )
     message = Message(text=prompt_of(arguments.prompt), launch=launch, max_steps=arguments.max_steps)
     return anyio.run(_hold, folders, streams, start, message, arguments.json, environment)
