@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import anyio
 import pluggy
 
+from enginehouse_core.foreign import call_foreign
 from enginehouse_protocol.events import MessageUser, ToolUse
 from enginehouse_protocol.hookspecs import (
     PROJECT_NAME,
@@ -68,7 +69,8 @@ class Hooks:
         try:
             with anyio.fail_after(self._deadline_s):
                 call = cast("Callable[..., Awaitable[Any]]", implementation.function)
-                value = await call(*(arguments[argument] for argument in implementation.argnames))
+                given = [arguments[argument] for argument in implementation.argnames]
+                value = await call_foreign(lambda: call(*given))
         except TimeoutError:
             return Outcome(name, None, f"no answer within {self._deadline_s:g} s")
         except Exception as error:  # noqa: BLE001 a plugin ends here, whatever it raised

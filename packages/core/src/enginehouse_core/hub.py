@@ -42,7 +42,7 @@ from enginehouse_core.workspace.leftovers import end_leftovers
 from enginehouse_core.workspace.local import LocalWorkspace
 from enginehouse_core.workspace.runner import ProcessRunner
 from enginehouse_protocol.engine import Access, EngineHome, Secret
-from enginehouse_protocol.errors import FileUnusable, SessionMoved, UsageError
+from enginehouse_protocol.errors import FileUnusable, SessionClosed, SessionMoved, UsageError
 from enginehouse_protocol.events import Event, SessionChanged, SessionCreated, ToolUse
 from enginehouse_protocol.hookspecs import SessionFacts
 from enginehouse_protocol.hub import (
@@ -94,7 +94,9 @@ class Hub:
         self._archive = Archive(folders.transcripts)
         self._rulebook = Rulebook(folders.permissions)
         self._person_home = os.path.realpath(os.path.expanduser("~"))
+        self._secrets: dict[str, str] = {}
         self._masker = Masker({})
+        self._stopping = False
         self._room = EngineRoom(factories, self._home)
         self._sessions: dict[SessionId, Session] = {}
         self._opening = anyio.Lock()
@@ -125,6 +127,7 @@ class Hub:
 
     async def _stop(self) -> None:
         """Interrupt what runs, write what is queued, give up the files. Bounded by each session's own deadlines."""
+        self._stopping = True
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as stopping:
                 for session in self._sessions.values():
@@ -142,16 +145,17 @@ class Hub:
         scratch = self._scratch(session_id)
         await anyio.to_thread.run_sync(make_private, scratch)
         folder = self._archive.folder(session_id)
-        record = await SessionRecord.create(session_id, folder, scratch, self._masker, self._tasks)
-        root = Root(path=directory, identity=identity_of(directory))
+        root = Root(path=directory, identity=await anyio.to_thread.run_sync(identity_of, directory))
+        branch = await anyio.to_thread.run_sync(_branch, directory)
         provider = params.launch.provider
         created = SessionCreated(
             engine=params.engine,
             roots=(root,),
             settings=params.settings,
             provider=provider.name if provider else None,
-            branch=await anyio.to_thread.run_sync(_branch, directory),
+            branch=branch,
         )
+        record = await SessionRecord.create(session_id, folder, scratch, self._masker, self._tasks)
         session = self._begin(record)  # from here on somebody owns the record, whatever becomes of this call
         await record.put_durably(created)
         session.seat.access = self._access(params.launch)
@@ -260,6 +264,10 @@ class Hub:
             return session
 
     def _begin(self, record: SessionRecord) -> Session:
+        if self._stopping:
+            record.log.close()
+            raise SessionClosed("the hub is stopping")
+        record.intake.masker = self._masker  # it may have learned while the record was being opened
         seat = EngineSeat(self._room, self._tasks, partial(self._workspace, record))
         session = Session(
             record,
@@ -311,7 +319,12 @@ class Hub:
 
     def _learn(self, launch: Launch) -> None:
         """What is secret for one session is masked in all: the hub holds it, so it must not be written anywhere."""
-        self._masker = self._masker.with_secrets(launch.secrets)
+        for name, value in launch.secrets.items():
+            # A second value under a known name: an engine may still hold the first, so both stay masked.
+            while self._secrets.get(name, value) != value:
+                name += "'"
+            self._secrets[name] = value
+        self._masker = Masker(self._secrets)
         configure_log(self._folders.log, self._masker)
         for session in self._sessions.values():
             session.record.intake.masker = self._masker
@@ -331,7 +344,7 @@ class Hub:
 
     async def _before_turn(self) -> str:
         """Take over what a person changed in the profile by hand; returns what they should know about it."""
-        await anyio.to_thread.run_sync(self._rulebook.refresh)
+        await anyio.to_thread.run_sync(self._rulebook.refresh, abandon_on_cancel=True)
         problem = self._rulebook.problem
         return f"your permission rules cannot be read, so everything is asked: {problem}" if problem else ""
 

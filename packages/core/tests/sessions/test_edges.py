@@ -1,11 +1,14 @@
 """What must not bring a session, or its hub, down: engines that misbehave, people who are quick, disks that fill."""
 
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from sessions.house import PATIENCE_S, SCRIPTED, House, house
 
@@ -28,7 +31,7 @@ from enginehouse_protocol.hookspecs import SessionFacts, hookimpl
 from enginehouse_protocol.hub import CreateSession, EditQueued, EventsAfter, Launch, SessionRef, WithdrawQueued
 from enginehouse_protocol.ids import CallId, EngineName, SessionId, TurnId
 from enginehouse_protocol.settings import SessionSettings
-from enginehouse_protocol.testing import Do, Fail, Hang, RequestTurn, Say, ScriptedEngine
+from enginehouse_protocol.testing import Do, Fail, Gate, Hang, RequestTurn, Say, ScriptedEngine, UseTool
 
 pytestmark = pytest.mark.anyio
 
@@ -304,3 +307,99 @@ async def test_a_result_is_recorded_once_however_many_say_it_at_once(tmp_path: P
     async with house(tmp_path, ScriptedEngine([[Do(twice)]])) as home:
         bodies = await home.say(await home.session(), "go")
         assert len([body for body in bodies if isinstance(body, ToolResult)]) == 1
+
+
+def cancelled_from_inside(session: WrappedSession) -> None:
+    async def run(turn: Turn) -> TurnEnd:
+        raise anyio.get_cancelled_exc_class()
+
+    session.run = run
+
+
+def interrupts_behind_a_shield(session: WrappedSession) -> None:
+    async def slow(turn_id: TurnId) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(6)
+
+    session.interrupt = slow
+
+
+async def test_an_adapter_cancelled_by_something_of_its_own_fails_its_turn_and_not_the_hub(tmp_path: Path) -> None:
+    async with house(tmp_path, Wrapping([[Say("x")]], cancelled_from_inside)) as home:
+        session_id = await home.session()
+        failed = (await home.say(session_id, "go"))[-1]
+        assert isinstance(failed, TurnFailed)
+        assert failed.code == "engine.broken"
+        assert isinstance((await home.say(session_id, "again"))[-1], TurnFailed)
+
+
+async def test_a_hook_cancelled_by_something_of_its_own_is_a_notice(tmp_path: Path) -> None:
+    class Cancelled:
+        @hookimpl
+        async def session_before_send(self, session: SessionFacts, message: MessageUser) -> None:
+            raise anyio.get_cancelled_exc_class()
+
+    async with house(tmp_path, ScriptedEngine(lambda turn: [Say("ok")]), plugins=[Cancelled()]) as home:
+        assert await works(home, await home.session())
+
+
+async def test_an_interrupt_that_shields_itself_does_not_hold_up_the_deadline(tmp_path: Path) -> None:
+    hang = Hang(deaf=True)
+    async with house(tmp_path, Wrapping([[hang], [Say("ok")]], interrupts_behind_a_shield)) as home:
+        session_id = await home.session()
+        await home.send(session_id, "go")
+        await hang.gate.reached()
+        await interrupt(home, session_id)
+        assert await works(home, session_id)
+
+
+async def test_a_hook_that_blocks_a_thread_does_not_hold_up_an_interrupt(tmp_path: Path) -> None:
+    released, blocked = threading.Event(), anyio.Event()
+
+    class Blocking:
+        @hookimpl
+        async def session_before_send(self, session: SessionFacts, message: MessageUser) -> None:
+            if not released.is_set():
+                blocked.set()
+                await anyio.to_thread.run_sync(released.wait, 20)
+
+    async with house(tmp_path, ScriptedEngine(lambda turn: [Say("ok")]), plugins=[Blocking()]) as home:
+        session_id = await home.session()
+        await home.send(session_id, "go")
+        with anyio.fail_after(PATIENCE_S):
+            await blocked.wait()
+        await interrupt(home, session_id)
+        released.set()
+        async with home.watching(session_id) as ear:
+            await home.hub.queue_resume(SessionRef(session_id=session_id))
+            await ear.hear(MessageUser, where=lambda body: body.content == (Text(text="go"),))
+            await ear.hear(TurnCompleted, where=lambda body: body.stop == "end")
+
+
+async def test_a_message_whose_sender_went_away_runs_all_the_same(tmp_path: Path) -> None:
+    async with house(tmp_path, ScriptedEngine(lambda turn: [Say("ok")])) as home:
+        session_id = await home.session()
+        async with home.watching(session_id) as ear:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(home.send, session_id, "go")
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            queued = await home.hub.queue_list(SessionRef(session_id=session_id))
+            if queued.messages or ear.bodies(MessageUser):
+                await ear.hear(TurnCompleted)
+        assert await works(home, session_id)
+
+
+async def test_what_a_dead_engine_still_owed_is_closed_as_unknown(tmp_path: Path) -> None:
+    gate = Gate()
+    use = UseTool("bash", {"command": "sleep 9"}, kind="execute", result="late", detached=gate)
+    async with house(tmp_path, ScriptedEngine([[use, Say("ok")]])) as home:
+        session_id = await home.session()
+        async with home.watching(session_id) as ear:
+            await home.send(session_id, "go")
+            await ear.hear(TurnCompleted)
+            assert ear.bodies(ToolResult) == []
+    async with house(tmp_path, ScriptedEngine([])) as home:
+        page = await home.hub.sessions_events(EventsAfter(session_id=session_id))
+        assert [event.body.status for event in page.events if isinstance(event.body, ToolResult)] == ["unknown"]

@@ -118,6 +118,7 @@ class PermissionFlow:
         self._expires_after_s = expires_after_s
         self._store_rule = store_rule
         self._turn = DecidingTurn()
+        self._owed = DecidingTurn()  # of work that goes on between turns: it ends with nothing
         self._pending: dict[RequestId, _Pending] = {}
         self._decided: OrderedDict[RequestId, str] = OrderedDict()  # request → what became of it
         # Keyed, so that a short secret in an input cannot be guessed from its digest in the record.
@@ -127,14 +128,16 @@ class PermissionFlow:
     def pending(self) -> list[PendingRequest]:
         return [waiting.shown for waiting in self._pending.values() if waiting.offered and waiting.settled is None]
 
-    async def decide(self, use: ToolUse, turn_id: TurnId | None) -> Decision:
+    async def decide(self, use: ToolUse, turn_id: TurnId | None, *, owed: bool = False) -> Decision:
         """May this use run? Returns once the decision is recorded, and on disk where that matters.
+
+        `owed`: it belongs to detached work, which goes on when its turn has ended.
 
         Raises:
             TranscriptUnavailable: it cannot be recorded, so it cannot run.
             MalformedData: a number JSON cannot carry, or an input too large to be recorded.
         """
-        case = case_of(use, turn_id, self._turn, self._digest_key)
+        case = case_of(use, turn_id, self._owed if owed else self._turn, self._digest_key)
         turn = case.turn
         turn.deciding += 1
         try:
@@ -164,7 +167,8 @@ class PermissionFlow:
         for scope in self._turn.gates:
             scope.cancel()
         for waiting in self._pending.values():
-            waiting.settle(_Settled(Expired(reason=reason), "expiry"))
+            if waiting.case.turn is self._turn:
+                waiting.settle(_Settled(Expired(reason=reason), "expiry"))
 
     async def settle_all(self) -> None:
         """After `expire_all`: return once what expired is in the record. Bounded, because a disk may hang."""
@@ -322,6 +326,10 @@ class PermissionFlow:
             waiting.closed = True
         if risk != "safe" or waiting is not None:
             await self._desk.synced(seq)
+            if isinstance(decision, Allow) and case.turn.ended:
+                # The turn ended while the disk was slow: the last decision counts, and it must not run.
+                late = _Settled(Expired(reason=case.turn.ended), "expiry")
+                return await self._record(case, late, risk)
         return decision
 
     def _unrecorded_input(self, use: ToolUse) -> JsonObject | None:

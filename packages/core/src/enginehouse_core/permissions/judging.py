@@ -65,7 +65,11 @@ async def judge_case(desk: JudgingDesk, hooks: Hooks, case: Case, *, takes_edits
     with anyio.CancelScope() as scope:
         case.turn.gates.add(scope)
         try:
-            return await _through_gates(desk, hooks, case, judgement)
+            judged = await _through_gates(desk, hooks, case, judgement)
+            now = desk.judge(case.use)  # the mode or the rules may have changed while a gate was thinking
+            if strictest(now.verdict, judged.judgement.verdict) != judged.judgement.verdict:
+                return Judged(now, now.by, judged.gated)
+            return judged
         finally:
             case.turn.gates.discard(scope)
     return Judged(judgement, judgement.by)  # the turn ended while a gate was thinking

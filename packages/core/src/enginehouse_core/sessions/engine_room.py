@@ -49,6 +49,8 @@ class EngineRoom:
         Raises:
             EngineError: there is none (EngineUnavailable), or it cannot start.
         """
+        if name in self._engines:
+            return self._engines[name]
         async with self._entering:
             if name not in self._engines:
                 self._engines[name] = await self._tasks.start(self._keep, name)

@@ -115,7 +115,7 @@ class Port:
         self._streaming.clear()
         left_open: list[CallId] = []
         for call_id, use in list(self._record.ahead.open_uses.items()):
-            if use.turn_id != turn_id or use.detached:
+            if use.turn_id != turn_id or self._is_owed(call_id):
                 continue
             left_open.append(call_id)
             said = "Interrupted." if interrupted else "The engine ended its turn without saying how this ended."
@@ -131,6 +131,21 @@ class Port:
     def close(self) -> None:
         """The engine session is over; whatever it still says is not heard."""
         self._closed = True
+
+    async def abandon(self) -> None:
+        """What this engine session still owed will not come any more."""
+        for call_id, use in list(self._record.ahead.open_uses.items()):
+            if call_id in self._known and self._is_owed(call_id):
+                said = Text(text="The engine ended while this was going on. It may have done all, some or none of it.")
+                await self._result(ToolResult(call_id=call_id, status="unknown", content=(said,)), use.turn_id)
+
+    def _is_owed(self, call_id: CallId | None) -> bool:
+        """Whether this use is detached, or runs below one that is."""
+        while call_id is not None and (use := self._record.ahead.open_uses.get(call_id)) is not None:
+            if use.detached:
+                return True
+            call_id = use.use.parent_call_id
+        return False
 
     def _turn_of(self, body: EngineBody) -> TurnId | None:
         """The turn a body belongs to.
@@ -148,9 +163,8 @@ class Port:
             return running
         if isinstance(body, ToolResult) and body.call_id in self._known:
             return None  # a second result; ignored further on
-        parent = uses.get(body.parent_call_id) if body.parent_call_id else None
-        if parent is not None and parent.detached:
-            return parent.turn_id
+        if body.parent_call_id is not None and self._is_owed(body.parent_call_id):
+            return uses[body.parent_call_id].turn_id
         raise MalformedData(f"{type(body).__name__} outside a turn: use request_turn and wait to be run")
 
     async def _use(self, use: ToolUse, turn_id: TurnId | None) -> None:

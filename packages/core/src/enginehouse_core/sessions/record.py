@@ -7,7 +7,7 @@ also knows what is still on its way, and is for those who must not do a thing tw
 
 import copy
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -32,6 +32,7 @@ from enginehouse_protocol.ids import SessionId, TurnId
 
 BLOBS = "blobs"
 _CLOSING_S = 5.0
+_UNFOLDED = 256
 _LOOKED_AT = 64 << 10  # characters of a text that are searched for keys nobody told us about
 
 
@@ -125,6 +126,9 @@ class SessionRecord:
         self.log.close()
         await self.log.wait_closed()
         await self._open()
+        if self._closed:
+            self.log.close()
+            raise TranscriptUnavailable("the session was closed meanwhile")
 
     async def close(self) -> None:
         """Write what is queued, then give up the file."""
@@ -143,17 +147,28 @@ class SessionRecord:
 
         `only_if` is asked when everything before it is in the record and nothing can come between.
         """
+        return sum(await self.put_all([body], turn_id, only_if=only_if))
+
+    async def put_all(
+        self, bodies: Sequence[AnyBody], turn_id: TurnId | None, *, only_if: Callable[[], bool] | None = None
+    ) -> list[int]:
+        """The same for several that belong together; the seqs of the durable ones, none when `only_if` refused."""
+        events: list[Event] = []
         async with self._order:
             if only_if is not None and not only_if():
-                return 0
+                return []
             await self.log.has_room()
-            event = (await self.intake.record(self.log, body, turn_id)).event
-            if not isinstance(event, Event):
-                return 0
-            self.ahead.apply(event)
-            self._unfolded.append(event)
-        await self._say_what_was_done(event)
-        return event.seq
+            for body in bodies:
+                event = (await self.intake.record(self.log, body, turn_id)).event
+                if isinstance(event, Event):
+                    events.append(event)
+                    self.ahead.apply(event)
+                    self._unfolded.append(event)
+            if len(self._unfolded) > _UNFOLDED:
+                _ = self.fold
+        for event in events:
+            await self._say_what_was_done(event)
+        return [event.seq for event in events]
 
     async def put_durably(self, body: AnyBody, turn_id: TurnId | None = None) -> int:
         """The same, and wait for the disk."""

@@ -12,18 +12,27 @@ from contextlib import AbstractAsyncContextManager
 import anyio
 from anyio.abc import TaskGroup
 
+from enginehouse_core.foreign import call_foreign
 from enginehouse_core.sessions.engine_room import EngineRoom
 from enginehouse_core.sessions.port import Conversation, Port
 from enginehouse_core.sessions.recap import render_recap
 from enginehouse_protocol.capabilities import EngineAbilities
 from enginehouse_protocol.engine import Access, EngineSession, Fresh, Opening, Resume, Start
-from enginehouse_protocol.errors import EngineError, EngineExited, NativeSessionLost, SettingRefused
+from enginehouse_protocol.errors import (
+    EngineError,
+    EngineExited,
+    NativeSessionLost,
+    SettingRefused,
+    TranscriptUnavailable,
+)
 from enginehouse_protocol.events import Event, Notice
 from enginehouse_protocol.ids import TurnId
 from enginehouse_protocol.settings import SessionSettings
 from enginehouse_protocol.workspace import Workspace
 
 LEAVING_S = 5.0
+APPLYING_S = 5.0
+_OWED_S = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +97,11 @@ class EngineSeat:
         if self._occupant is not None and (self.stale or self._occupant.gone.is_set()):
             self.dismiss()
         if self._leaving is not None:
-            await self._leaving.gone.wait()
+            with anyio.move_on_after(LEAVING_S + 1) as patience:
+                await self._leaving.gone.wait()
+            if patience.cancelled_caught:
+                text = "the engine does not let go of this session's former run; end it, or restart Enginehouse"
+                raise EngineError(text, code="engine.stuck")
             self._leaving = None
         occupant = self._occupant or await self._open(conversation)
         assert occupant.session is not None
@@ -130,7 +143,8 @@ class EngineSeat:
 
     async def _sit(self, conversation: Conversation, occupant: Occupant, start: Start) -> None:
         fold = conversation.record.fold
-        try:
+
+        async def live() -> None:
             with occupant.scope:
                 engine = await self._room.engine(fold.engine)
                 async with self._workspace(self.access) as workspace:
@@ -148,6 +162,9 @@ class EngineSeat:
                     async with engine.open(opening) as occupant.session:
                         occupant.ready.set()
                         await occupant.dismissed()
+
+        try:
+            await call_foreign(live)
         except Exception as error:  # noqa: BLE001 an adapter ends here, whatever it raised
             occupant.error = error
             if not isinstance(error, EngineError):
@@ -155,7 +172,15 @@ class EngineSeat:
         finally:
             occupant.port.close()
             occupant.ready.set()
+            await self._give_up_owed(occupant)
             occupant.gone.set()
+
+    async def _give_up_owed(self, occupant: Occupant) -> None:
+        with anyio.move_on_after(_OWED_S, shield=True):
+            try:
+                await occupant.port.abandon()
+            except TranscriptUnavailable:
+                _log.warning("what an engine still owed could not be closed in the record")
 
     def dismiss(self, within_s: float = LEAVING_S) -> None:
         """Let the engine session go, which ends its processes. Does not wait; the next `take` does."""
@@ -174,7 +199,8 @@ class EngineSeat:
         """Tell the engine. Does not return when it is deaf, and never raises what it raises."""
         if self._occupant is not None and self._occupant.session is not None:
             try:
-                await self._occupant.session.interrupt(turn_id)
+                session = self._occupant.session
+                await call_foreign(lambda: session.interrupt(turn_id))
             except Exception:  # noqa: BLE001 the deadline of the interrupt deals with it
                 _log.exception("the engine failed to interrupt")
 
@@ -187,9 +213,11 @@ class EngineSeat:
         occupant = self._occupant
         if occupant is None or occupant.session is None or occupant.gone.is_set():
             return
-        known, self.stale = self.stale, True  # should this be cut off, the engine may not know
+        known, self.stale = self.stale, True  # should this be cut off, or too slow, the engine may not know
+        session = occupant.session
         try:
-            self.stale = await occupant.session.apply(settings) == "reopen" or known
+            with anyio.move_on_after(APPLYING_S):
+                self.stale = await call_foreign(lambda: session.apply(settings)) == "reopen" or known
         except SettingRefused:
             self.stale = known
             raise

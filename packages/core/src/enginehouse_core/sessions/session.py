@@ -99,6 +99,7 @@ class Session:
         self._wake = anyio.Event()
         self._recovering = anyio.Lock()
         self._changing = anyio.Lock()
+        self._closing = anyio.Lock()
         self._ending = record.fold.closed
         """No turn begins any more."""
         self._stopping = False
@@ -161,7 +162,12 @@ class Session:
         source = "human" if self._turn is None and not self.record.ahead.queue else "queue"
         if wishes is not None:
             self._wishes[message_id] = wishes
-        seq = await self.record.put_durably(MessageQueued(message_id=message_id, content=content, source=source))
+        queued = MessageQueued(message_id=message_id, content=content, source=source)
+        seq = await self.record.put(queued, only_if=lambda: not self._ending)
+        if not seq:
+            self._require_open()
+        with anyio.CancelScope(shield=True):  # what is queued runs, also when whoever sent it is gone
+            await self.record.log.synced(seq)
         self.held = False
         self._wake.set()
         return Receipt(message_id=message_id, seq=seq)
@@ -174,11 +180,11 @@ class Session:
             await turn.over.wait()
 
     def _begin_interrupt(self, turn: TurnInHand, stop: StopReason = "interrupted") -> None:
+        if stop == "interrupted":  # idle means: nothing waits, or it is visibly held
+            self.held = bool(self.record.ahead.queue or self._wanted)
         if turn.interrupted:
             return
         turn.interrupted, turn.stop = True, stop
-        if stop == "interrupted":  # idle means: nothing waits, or it is visibly held
-            self.held = bool(self.record.ahead.queue or self._wanted)
         self.flow.expire_all("the turn was interrupted")
         self.questions.expire_all(turn.id)
         turn.preparing.cancel()
@@ -186,16 +192,19 @@ class Session:
         self.tasks.start_soon(self._interrupt, turn)
 
     async def _interrupt(self, turn: TurnInHand) -> None:
-        try:
-            with anyio.move_on_after(INTERRUPT_S):
-                async with anyio.create_task_group() as ending:
-                    ending.start_soon(self.end_commands)
-                    ending.start_soon(self.seat.interrupt, turn.id)
-                    await turn.settled.wait()
-                    ending.cancel_scope.cancel()
-        finally:
-            turn.settled.set()
-            turn.running.cancel()
+        self.tasks.start_soon(self._give_up, turn)
+        async with anyio.create_task_group() as ending:
+            ending.start_soon(self.end_commands)
+            ending.start_soon(self.seat.interrupt, turn.id)
+            await turn.settled.wait()
+            ending.cancel_scope.cancel()
+
+    async def _give_up(self, turn: TurnInHand) -> None:
+        """At the deadline, whatever those who were told are still doing."""
+        with anyio.move_on_after(INTERRUPT_S):
+            await turn.settled.wait()
+        turn.settled.set()
+        turn.running.cancel()
 
     async def end_commands(self) -> None:
         """End what carries this session's marker, unless a detached use may still own some of it."""
@@ -203,7 +212,7 @@ class Session:
             return
         try:
             await self._end_commands()
-        except OSError:
+        except Exception:  # noqa: BLE001 an interrupt goes on without it
             _log.exception("the commands of %s could not be looked for", self.session_id)
 
     async def change(self, title: str | None, settings: SessionSettings | None) -> None:
@@ -216,6 +225,7 @@ class Session:
                 merged = None
             if merged is not None:
                 await self.seat.apply(merged)
+                merged = self.settings.updated(settings) if settings else merged  # a plan may have been approved
             if title is not None or merged is not None:
                 await self.record.put_durably(SessionChanged(title=title, settings=merged))
             if merged is not None:
@@ -227,23 +237,30 @@ class Session:
         Raises:
             TranscriptUnavailable: it cannot be recorded, so it is not closed.
         """
-        if self.record.fold.closed:
-            return
+        async with self._closing:
+            if not self.record.ahead.closed:
+                await self._close()
+
+    async def _close(self) -> None:
         self._ending = True
         try:
             await self.interrupt()
             await self._recover()
-            for message_id in list(self.record.ahead.queue):
-                await self.record.put(MessageWithdrawn(message_id=message_id, by="close"))
+            await self._withdraw_all()
             await self.seat.leave()
             for call_id, use in list(self.record.ahead.open_uses.items()):
                 gone = ToolResult(call_id=call_id, status="unknown", content=(Text(text="The session was closed."),))
                 await self.record.put(gone, use.turn_id)
+            await self._withdraw_all()
             await self.record.put_durably(SessionClosedBody())
         except BaseException:
             self._ending = self._stopping
             raise
         self.show_state()
+
+    async def _withdraw_all(self) -> None:
+        for message_id in list(self.record.ahead.queue):
+            await self.record.put(MessageWithdrawn(message_id=message_id, by="close"))
 
     async def stop(self) -> None:
         """The hub ends: interrupt what runs and let `drive` return. The conversation stays as it is."""
@@ -323,7 +340,7 @@ class Session:
         self.show_state()
 
     async def decide(self, use: ToolUse, turn_id: TurnId | None) -> Decision:
-        return await self.flow.decide(use, turn_id)
+        return await self.flow.decide(use, turn_id, owed=turn_id != self.running_turn)
 
     async def ask_person(self, question: QuestionAsked) -> tuple[str, ...] | None:
         return await self.questions.ask(question, self.running_turn)
@@ -372,7 +389,7 @@ class Session:
         if self._wanted:
             return TurnInHand(origin=self._wanted.pop(0), max_steps=self._usual.max_steps)
         for message_id in self.record.fold.queue:
-            wishes = self._wishes.pop(message_id, self._usual)
+            wishes = self._wishes.get(message_id, self._usual)
             return TurnInHand(
                 origin="message",
                 message_id=message_id,
@@ -394,6 +411,7 @@ class Session:
             await self._close_broken(turn)
         finally:
             self._turn = None
+            self._wishes = {key: wish for key, wish in self._wishes.items() if key in self.record.ahead.queue}
             turn.settled.set()
             turn.over.set()
         self.show_state()
@@ -453,7 +471,8 @@ class Session:
             await self.interrupt()
             # The engine may have seen events that were taken back; it starts again from what is on disk.
             self.seat.stale = True
-            await self.record.recover()
+            with anyio.CancelScope(shield=True):  # half a recovery would leave nobody's record
+                await self.record.recover()
             self._shown = None
             self.show_state()
 

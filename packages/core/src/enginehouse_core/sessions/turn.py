@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import anyio
 import anyio.to_thread
 
+from enginehouse_core.foreign import call_foreign
 from enginehouse_core.sessions.seat import Occupant
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.engine import EngineSession, Turn, TurnEnd, TurnLimits
@@ -74,13 +75,16 @@ async def run_turn(session: "Session", turn: TurnInHand) -> None:
     """
     session.flow.begin_turn()
     prepared = _Prepared()
-    with turn.preparing:
-        await _prepare(session, turn, prepared)
+    session.tasks.start_soon(_prepare_aside, session, turn, prepared)
+    await _first_of(prepared.done, turn.settled)
+    if prepared.failure is not None:
+        raise prepared.failure
     if prepared.dropped:
         return
     if prepared.messages is None:
         # Interrupted before its message was let through: that stays in the queue, unsaid.
-        await _start(session, turn, None, [])
+        begun = TurnStarted(origin=turn.origin)
+        await session.record.put_all([begun], turn.id, only_if=lambda: session.record.ahead.open_turn != turn.id)
     if prepared.engine is not None and prepared.messages is not None and not turn.interrupted:
         await _run_engine(session, turn, *prepared.engine, prepared.messages)
     turn.settled.set()
@@ -98,18 +102,47 @@ class _Prepared:
     """There is no turn: the message was blocked by a hook or withdrawn by its person."""
     engine: tuple[Occupant, EngineSession] | None = None
     error: EngineError | None = None
+    failure: Exception | None = None
+    """What stopped the preparation and is nobody's to answer here."""
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+
+async def _first_of(first: anyio.Event, second: anyio.Event) -> None:
+    async with anyio.create_task_group() as waiting:
+
+        async def wait() -> None:
+            await second.wait()
+            waiting.cancel_scope.cancel()
+
+        waiting.start_soon(wait)
+        await first.wait()
+        waiting.cancel_scope.cancel()
+
+
+async def _prepare_aside(session: "Session", turn: TurnInHand, prepared: _Prepared) -> None:
+    """As a task: what cannot be cancelled (a hook in a thread, a disk that hangs) must not hold up an interrupt."""
+    try:
+        with turn.preparing:
+            await call_foreign(lambda: _prepare(session, turn, prepared))
+    except Exception as error:  # noqa: BLE001 the turn raises it
+        prepared.failure = error
+    finally:
+        prepared.done.set()
 
 
 async def _prepare(session: "Session", turn: TurnInHand, prepared: _Prepared) -> None:
-    message, contexts = None, list[str]()
-    if turn.message_id is not None:
-        passed = await _through_hooks(session, turn.message_id)
-        if passed is None:
-            prepared.dropped = True
+    while prepared.messages is None:
+        message, contexts = None, list[str]()
+        if turn.message_id is not None:
+            passed = await _through_hooks(session, turn.message_id)
+            if passed is None:
+                prepared.dropped = True
+                return
+            message, contexts = passed
+        with anyio.CancelScope(shield=True):
+            prepared.messages = await _start(session, turn, message, contexts)
+        if turn.interrupted:
             return
-        message, contexts = passed
-    with anyio.CancelScope(shield=True):
-        prepared.messages = await _start(session, turn, message, contexts)
     session.show_state()
     if warning := await session.before_turn():
         await session.say(Notice(level="warning", code="profile.invalid", text=warning))
@@ -154,8 +187,8 @@ async def _hook_contexts(session: "Session", message: MessageQueued) -> list[str
 
 async def _start(
     session: "Session", turn: TurnInHand, message: MessageQueued | None, contexts: list[str]
-) -> tuple[MessageUser, ...]:
-    """Record the turn's beginning and its messages."""
+) -> tuple[MessageUser, ...] | None:
+    """Record the turn's beginning and its messages, in one go. None: the message is no longer what it was."""
     messages: list[MessageUser] = []
     if message is not None:
         if note := _interruption_note(session):
@@ -163,10 +196,14 @@ async def _start(
         messages += [_said(text, "hook") for text in contexts]
         messages.append(_delivered(message))
     ids = (message.message_id,) if message is not None else ()
-    await session.record.put(TurnStarted(origin=turn.origin, message_ids=ids), turn.id)
-    for each in messages:
-        await session.record.put(each, turn.id)
-    return tuple(messages)
+
+    def still_wanted() -> bool:
+        queued = message is None or session.record.ahead.queue.get(message.message_id) == message
+        return queued and not turn.interrupted
+
+    begun = TurnStarted(origin=turn.origin, message_ids=ids)
+    recorded = await session.record.put_all([begun, *messages], turn.id, only_if=still_wanted)
+    return tuple(messages) if recorded else None
 
 
 def _delivered(message: MessageQueued) -> MessageUser:
@@ -201,7 +238,7 @@ def _interruption_note(session: "Session") -> str:
 
 async def _require_directory(session: "Session") -> None:
     directory = session.record.fold.directory
-    if not await anyio.to_thread.run_sync(Path(directory).is_dir):
+    if not await anyio.to_thread.run_sync(Path(directory).is_dir, abandon_on_cancel=True):
         raise EngineError(f"the directory {directory} of this session is gone", code="workspace.missing")
 
 
@@ -218,12 +255,12 @@ async def _run_engine(
         try:
             with turn.running:
                 limits = TurnLimits(max_steps=turn.max_steps)
-                end = await engine.run(Turn(id=turn.id, origin=turn.origin, messages=messages, limits=limits))
-                turn.outcome = _checked(end)
+                given = Turn(id=turn.id, origin=turn.origin, messages=messages, limits=limits)
+                turn.outcome = _checked(await call_foreign(lambda: engine.run(given)))
         except EngineError as error:
             turn.outcome = error
         except Exception as error:  # noqa: BLE001 the adapter ends here, whatever it raised
-            if not session.record.failure:
+            if not session.record.failure and not turn.over.is_set():
                 _log.exception("engine %s broke its contract", session.record.fold.engine)
                 session.seat.stale = True
             text = f"the engine failed inside: {type(error).__name__}: {error}"
