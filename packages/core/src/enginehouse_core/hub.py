@@ -31,9 +31,10 @@ from enginehouse_core.profile.lock import ProfileLock
 from enginehouse_core.profile.settings import read_settings
 from enginehouse_core.sessions.archive import Archive, identity_of, info_of
 from enginehouse_core.sessions.engine_room import EngineFactory, EngineRoom
+from enginehouse_core.sessions.queue import Wishes
 from enginehouse_core.sessions.record import SessionRecord
 from enginehouse_core.sessions.seat import EngineSeat
-from enginehouse_core.sessions.session import INTERRUPT_S, Session, Wishes
+from enginehouse_core.sessions.session import INTERRUPT_S, Session
 from enginehouse_core.transcript.load import load
 from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
 from enginehouse_core.workspace import process_tree
@@ -218,7 +219,7 @@ class Hub:
     # --- queue, permissions, questions ----------------------------------------------------------------------------
 
     async def queue_list(self, params: SessionRef) -> QueueState:
-        return (await self._session(params.session_id)).queue()
+        return (await self._session(params.session_id)).queue.state()
 
     async def queue_edit(self, params: EditQueued) -> Receipt:
         session = await self._session(params.session_id)

@@ -7,7 +7,7 @@ also knows what is still on its way, and is for those who must not do a thing tw
 
 import copy
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -227,3 +227,15 @@ class SessionRecord:
             if self._closed:
                 return
             await changed.wait()
+
+
+class RecordView:
+    """One view's cursor on a record."""
+
+    def __init__(self, record: SessionRecord, after: int, read_only: Callable[[str], Delivery]) -> None:
+        self._record = record
+        self._after = after
+        self._read_only = read_only
+
+    def batches(self) -> AsyncIterator[tuple[Delivery, ...]]:
+        return self._record.follow(self._after, self._read_only)

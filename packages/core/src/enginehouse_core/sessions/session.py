@@ -6,13 +6,11 @@ the process.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from enginehouse_core.hooks import Hooks
@@ -20,16 +18,16 @@ from enginehouse_core.masking import Masker
 from enginehouse_core.permissions.flow import PermissionFlow
 from enginehouse_core.permissions.policy import Judgement
 from enginehouse_core.sessions.questions import Questions
-from enginehouse_core.sessions.record import SessionRecord
+from enginehouse_core.sessions.queue import MessageQueue, Wishes
+from enginehouse_core.sessions.record import RecordView, SessionRecord
 from enginehouse_core.sessions.seat import EngineSeat
 from enginehouse_core.sessions.turn import TurnInHand, run_turn
 from enginehouse_protocol.content import Content, Text
 from enginehouse_protocol.engine import Access
-from enginehouse_protocol.errors import MessageNotQueued, SessionClosed, TranscriptUnavailable
+from enginehouse_protocol.errors import SessionClosed, TranscriptUnavailable
 from enginehouse_protocol.events import (
     AnyBody,
     MessageQueued,
-    MessageWithdrawn,
     Notice,
     QuestionAsked,
     SessionChanged,
@@ -41,7 +39,7 @@ from enginehouse_protocol.events import (
 )
 from enginehouse_protocol.events import SessionClosed as SessionClosedBody
 from enginehouse_protocol.hookspecs import SessionFacts
-from enginehouse_protocol.hub import Delivery, QueuedMessage, QueueState, Receipt
+from enginehouse_protocol.hub import Delivery, QueuedMessage, Receipt
 from enginehouse_protocol.ids import CallId, MessageId, SessionId, TurnId, new_message_id
 from enginehouse_protocol.permissions import Decision
 from enginehouse_protocol.settings import SessionSettings
@@ -50,14 +48,6 @@ State = Literal["idle", "running", "awaiting_permission", "closed"]
 INTERRUPT_S = 1.5
 """The common deadline for the engine's answer to an interrupt and for ending commands."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What came along with a message, for its turn only. Not kept past the hub's end."""
-
-    max_steps: int | None = None
-    unattended: Literal["wait", "deny"] = "wait"
 
 
 class Session:
@@ -85,14 +75,11 @@ class Session:
         """Called as a turn begins; what it returns is a warning for the person."""
         self.flow = PermissionFlow(self, hooks, expires_after_s=expires_after_s, store_rule=store_rule)
         self.questions = Questions(self, expires_after_s=expires_after_s)
-        # A queue found on disk was cut off from its person: it waits until one sends or resumes.
-        self.held = bool(record.fold.queue)
+        self.queue = MessageQueue(record, Wishes(max_steps=max_steps))
         self.stopped = anyio.Event()
         """Set once `drive` has given up the engine and the record."""
         self._judge = judge
         self._end_commands = end_commands
-        self._usual = Wishes(max_steps=max_steps)
-        self._wishes: dict[MessageId, Wishes] = {}
         self._turn: TurnInHand | None = None
         self._wanted: list[str] = []
         self._answering_views = 0
@@ -159,16 +146,16 @@ class Session:
             self.seat.access = access
             self.seat.stale = True
         message_id = new_message_id()
-        source = "human" if self._turn is None and not self.record.ahead.queue else "queue"
+        source = "human" if self._turn is None and not self.queue else "queue"
         if wishes is not None:
-            self._wishes[message_id] = wishes
+            self.queue.wish(message_id, wishes)
         queued = MessageQueued(message_id=message_id, content=content, source=source)
         seq = await self.record.put(queued, only_if=lambda: not self._ending)
         if not seq:
             self._require_open()
         with anyio.CancelScope(shield=True):  # what is queued runs, also when whoever sent it is gone
             await self.record.log.synced(seq)
-        self.held = False
+        self.queue.held = False
         self._wake.set()
         return Receipt(message_id=message_id, seq=seq)
 
@@ -181,7 +168,7 @@ class Session:
 
     def _begin_interrupt(self, turn: TurnInHand, stop: StopReason = "interrupted") -> None:
         if stop == "interrupted":  # idle means: nothing waits, or it is visibly held
-            self.held = bool(self.record.ahead.queue or self._wanted)
+            self.queue.held = bool(self.queue or self._wanted)
         if turn.interrupted:
             return
         turn.interrupted, turn.stop = True, stop
@@ -246,21 +233,17 @@ class Session:
         try:
             await self.interrupt()
             await self._recover()
-            await self._withdraw_all()
+            await self.queue.withdraw_all()
             await self.seat.leave()
             for call_id, use in list(self.record.ahead.open_uses.items()):
                 gone = ToolResult(call_id=call_id, status="unknown", content=(Text(text="The session was closed."),))
                 await self.record.put(gone, use.turn_id)
-            await self._withdraw_all()
+            await self.queue.withdraw_all()
             await self.record.put_durably(SessionClosedBody())
         except BaseException:
             self._ending = self._stopping
             raise
         self.show_state()
-
-    async def _withdraw_all(self) -> None:
-        for message_id in list(self.record.ahead.queue):
-            await self.record.put(MessageWithdrawn(message_id=message_id, by="close"))
 
     async def stop(self) -> None:
         """The hub ends: interrupt what runs and let `drive` return. The conversation stays as it is."""
@@ -270,46 +253,25 @@ class Session:
 
     # --- the queue ------------------------------------------------------------------------------------------------
 
-    def queue(self) -> QueueState:
-        queued = self.record.fold.queue.values()
-        messages = tuple(QueuedMessage(message_id=entry.message_id, content=entry.content) for entry in queued)
-        return QueueState(messages=messages, held=self.held)
-
     async def edit_queued(self, message_id: MessageId, content: tuple[Content, ...]) -> Receipt:
         await self._recover()
-        edited = msgspec.structs.replace(self._queued(message_id), content=content)
-        return Receipt(message_id=message_id, seq=await self._change_queue(message_id, edited))
+        return await self.queue.edit(message_id, content)
 
     async def withdraw_queued(self, message_id: MessageId) -> QueuedMessage:
         await self._recover()
-        entry = self._queued(message_id)
-        await self._change_queue(message_id, MessageWithdrawn(message_id=message_id, by="person"))
-        return QueuedMessage(message_id=message_id, content=entry.content)
-
-    async def _change_queue(self, message_id: MessageId, body: MessageQueued | MessageWithdrawn) -> int:
-        seq = await self.record.put(body, only_if=lambda: message_id in self.record.ahead.queue)
-        if not seq:
-            self._queued(message_id)
-        await self.record.log.synced(seq)
-        return seq
+        return await self.queue.withdraw(message_id)
 
     def resume_queue(self) -> None:
-        self.held = False
+        self.queue.held = False
         self._wake.set()
-
-    def _queued(self, message_id: MessageId) -> MessageQueued:
-        entry = self.record.ahead.queue.get(message_id)
-        if entry is None:
-            raise MessageNotQueued(f"message {message_id} is not in the queue; it may have been sent already")
-        return entry
 
     # --- views ----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def attach(self, after: int, *, can_answer: bool) -> AsyncGenerator["SessionView"]:
+    async def attach(self, after: int, *, can_answer: bool) -> AsyncGenerator[RecordView]:
         self._answering_views += can_answer
         try:
-            yield SessionView(self, after)
+            yield RecordView(self.record, after, self.read_only)
         finally:
             self._answering_views -= can_answer
 
@@ -384,19 +346,20 @@ class Session:
             self.stopped.set()
 
     def _next_turn(self) -> TurnInHand | None:
-        if self._ending or self.record.failure or self.held:
+        if self._ending or self.record.failure or self.queue.held:
             return None
+        usual = self.queue.usual
         if self._wanted:
-            return TurnInHand(origin=self._wanted.pop(0), max_steps=self._usual.max_steps)
-        for message_id in self.record.fold.queue:
-            wishes = self._wishes.get(message_id, self._usual)
-            return TurnInHand(
-                origin="message",
-                message_id=message_id,
-                max_steps=wishes.max_steps or self._usual.max_steps,
-                unattended=wishes.unattended,
-            )
-        return None
+            return TurnInHand(origin=self._wanted.pop(0), max_steps=usual.max_steps)
+        if (found := self.queue.next()) is None:
+            return None
+        message_id, wishes = found
+        return TurnInHand(
+            origin="message",
+            message_id=message_id,
+            max_steps=wishes.max_steps or usual.max_steps,
+            unattended=wishes.unattended,
+        )
 
     async def _run(self, turn: TurnInHand) -> None:
         self._turn = turn
@@ -404,14 +367,14 @@ class Session:
         try:
             await run_turn(self, turn)
         except TranscriptUnavailable:
-            self.held = True  # read-only until a person sends again; what is not on disk did not happen
+            self.queue.held = True  # read-only until a person sends again; what is not on disk did not happen
         except Exception:  # noqa: BLE001 one session's surprise must not end the hub
             _log.exception("a turn of %s broke", self.session_id)
-            self.held = True
+            self.queue.held = True
             await self._close_broken(turn)
         finally:
             self._turn = None
-            self._wishes = {key: wish for key, wish in self._wishes.items() if key in self.record.ahead.queue}
+            self.queue.forget()
             turn.settled.set()
             turn.over.set()
         self.show_state()
@@ -441,11 +404,11 @@ class Session:
             self._shown = None
 
     def _state_body(self, read_only: str) -> SessionStateChanged:
-        waiting = len(self.record.ahead.queue)  # views hear of it behind the events that made it so
+        waiting = len(self.queue)  # views hear of it behind the events that made it so
         return SessionStateChanged(
             state=self.state,
             queued=waiting,
-            held=self.held and bool(waiting or self._wanted),
+            held=self.queue.held and bool(waiting or self._wanted),
             read_only=read_only,
         )
 
@@ -453,7 +416,7 @@ class Session:
 
     def _record_failed(self) -> None:
         """Nothing can be recorded, so nothing may go on."""
-        self.held = True
+        self.queue.held = True
         if self._turn is not None:
             self._begin_interrupt(self._turn)
 
@@ -479,14 +442,3 @@ class Session:
     def _require_open(self) -> None:
         if self.record.fold.closed or self._ending:
             raise SessionClosed(f"session {self.session_id} is closed; it can be read, not continued")
-
-
-class SessionView:
-    """One view's cursor on a session's record."""
-
-    def __init__(self, session: Session, after: int) -> None:
-        self._session = session
-        self._after = after
-
-    def batches(self) -> AsyncIterator[tuple[Delivery, ...]]:
-        return self._session.record.follow(self._after, self._session.read_only)
