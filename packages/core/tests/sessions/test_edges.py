@@ -1,5 +1,6 @@
 """What must not bring a session, or its hub, down: engines that misbehave, people who are quick, disks that fill."""
 
+import contextlib
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,8 +17,9 @@ from enginehouse_core.hub import Hub
 from enginehouse_core.profile.folders import Folders
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.engine import EngineSession, Opening, Turn, TurnEnd
-from enginehouse_protocol.errors import EngineError, EngineExited, EngineUnavailable
+from enginehouse_protocol.errors import EngineError, EngineExited, EngineUnavailable, SessionClosed
 from enginehouse_protocol.events import (
+    MessageQueued,
     MessageUser,
     MessageWithdrawn,
     SessionStateChanged,
@@ -403,3 +405,21 @@ async def test_what_a_dead_engine_still_owed_is_closed_as_unknown(tmp_path: Path
     async with house(tmp_path, ScriptedEngine([])) as home:
         page = await home.hub.sessions_events(EventsAfter(session_id=session_id))
         assert [event.body.status for event in page.events if isinstance(event.body, ToolResult)] == ["unknown"]
+
+
+async def test_a_message_still_on_its_way_into_a_closing_session_is_withdrawn(tmp_path: Path) -> None:
+    async with house(tmp_path, ScriptedEngine(lambda turn: [Say("ok")])) as home:
+        session_id = await home.session()
+
+        async def send() -> None:
+            with contextlib.suppress(SessionClosed):
+                await home.send(session_id, "x" * (3 << 20))  # spilled in a worker before it is recorded
+
+        async with home.watching(session_id) as ear, anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await anyio.lowlevel.checkpoint()
+            with anyio.fail_after(PATIENCE_S):
+                await home.hub.sessions_close(SessionRef(session_id=session_id))
+        queued = {body.message_id for body in ear.bodies(MessageQueued)}
+        settled = {body.message_id for body in ear.bodies(MessageUser, MessageWithdrawn)}
+        assert queued <= settled

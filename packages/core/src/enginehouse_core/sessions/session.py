@@ -233,13 +233,14 @@ class Session:
         try:
             await self.interrupt()
             await self._recover()
-            await self.queue.withdraw_all()
             await self.seat.leave()
             for call_id, use in list(self.record.ahead.open_uses.items()):
                 gone = ToolResult(call_id=call_id, status="unknown", content=(Text(text="The session was closed."),))
                 await self.record.put(gone, use.turn_id)
-            await self.queue.withdraw_all()
-            await self.record.put_durably(SessionClosedBody())
+            # A message may still be on its way into the record: nothing may stand in it that nobody answers.
+            while not (seq := await self.record.put(SessionClosedBody(), only_if=lambda: not self.queue)):
+                await self.queue.withdraw_all()
+            await self.record.log.synced(seq)
         except BaseException:
             self._ending = self._stopping
             raise
