@@ -212,7 +212,7 @@ AT_LEAST_DANGEROUS: tuple[str, ...] = (
     "zcat ~/x.gz",
     "cat file:///etc/shadow /etc/shadow",
     "cat /home/bob/x",
-    "cat /root/x",
+    "cat /home/somebody/x",
     "cat /var/log/auth.log",
     "cat /tmp/x",
     'while read f; do cat "$f"; done < list',
