@@ -5,13 +5,14 @@ Rule: only ratios of numbers from the same run mean anything. Nothing here is a 
 
 import sys
 
-from benchmarks import durable_ack, load_and_fold, local_socket, start_up
+from benchmarks import durable_ack, growth, load_and_fold, local_socket, start_up
 from benchmarks.row import Row, show
 
 BENCHMARKS = {
     "start_up": start_up.measure,
     "durable_ack": durable_ack.measure,
     "load_and_fold": load_and_fold.measure,
+    "growth": growth.measure,
     "local_socket": local_socket.measure,
 }
 

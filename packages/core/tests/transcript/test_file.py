@@ -3,7 +3,6 @@
 import errno
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from enginehouse_core.transcript.load import load, open_transcript
 from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
 from enginehouse_protocol.codec import encode_event
 from enginehouse_protocol.errors import SessionNotFound, TranscriptUnavailable, TranscriptUnreadable
-from enginehouse_protocol.events import Event
 
 
 def written(folder: Path, data: bytes) -> Path:
@@ -117,24 +115,6 @@ def test_a_page_of_a_file_that_is_not_what_the_index_knew_is_read_with_care(tmp_
     where = load(folder, SESSION).index.after(4, PAGE_EVENTS)
     (folder / FILE_NAME).write_bytes(b"something else\n" + transcript(2))
     assert [item.event for item in page_after(folder, SESSION, 4, where)] == events(2)[4:]
-
-
-def test_paging_through_a_damaged_file_costs_what_an_undamaged_one_does(tmp_path: Path) -> None:
-    def cost(folder: Path) -> float:
-        index = load(folder, SESSION).index
-        found: list[float] = []
-        for _ in range(3):
-            began, seq = time.process_time(), 0
-            while page := page_after(folder, SESSION, seq, index.after(seq, PAGE_EVENTS)):
-                assert isinstance(page[-1].event, Event)
-                seq = page[-1].event.seq
-            assert seq == 1 + 8 * 1_200
-            found.append(time.process_time() - began)
-        return min(found)
-
-    whole = transcript(1_200)
-    clean, damaged = written(tmp_path / "clean", whole), written(tmp_path / "damaged", b"\0\n" + whole)
-    assert cost(damaged) < 3 * cost(clean)
 
 
 def test_whoever_asks_all_the_time_whether_it_is_written_keeps_no_writer_out(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Whatever happened to a transcript file, every intact record in it is found and everything else is reported."""
 
 import random
-import time
 
 import pytest
 from transcript.sample import OTHER, SESSION, events, transcript
@@ -163,24 +162,6 @@ def test_free_json_that_begins_like_a_record_does_not_hide_the_record_around_it(
     assert seqs(found) == [event.seq for event in EVENTS]
     torn = scan(b"".join([*LINES[:6], line[:-30], *LINES[7:]]), SESSION)
     assert seqs(torn) == [event.seq for event in EVENTS if event.seq != 6]
-
-
-@pytest.mark.parametrize("lost_bytes", [1, 40])
-def test_what_a_line_of_many_records_costs_is_in_proportion_to_their_number(lost_bytes: int) -> None:
-    """Also when each of them is broken."""
-
-    def cost(count: int) -> float:
-        body = b'{"type":"notice","level":"info","code":"c","text":"%s"}' % (b"x" * 1_000)
-        line = b'{"session_id":"%s","seq":%%d,"at_ms":1,"turn_id":null,"body":%s}\n' % (SESSION.encode(), body)
-        data = b" ".join((line % seq)[:-lost_bytes] for seq in range(1, count + 1))
-        found: list[float] = []
-        for _ in range(3):
-            began = time.process_time()
-            assert len(scan(data, SESSION).records) == (count if lost_bytes == 1 else 0)
-            found.append(time.process_time() - began)
-        return min(found)
-
-    assert cost(4_000) < 8 * cost(1_000)
 
 
 @pytest.mark.parametrize(
