@@ -47,13 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         start = CreateSession(
             engine=new.engine, directory=directory_of(arguments.directory), settings=new.settings, launch=launch
         )
+    prompt = prompt_of(arguments.prompt)
     engine = start.engine if isinstance(start, CreateSession) else start.session.engine
     if engine == DEFAULT_ENGINE and launch.provider is None:
         raise UsageError(
             f"there is no model to talk to: set {KEY}, or {BASE_URL} to an OpenAI-compatible server (one on this "
             "machine needs no key); `enginehouse demo` needs neither"
         )
-    message = Message(text=prompt_of(arguments.prompt), launch=launch, max_steps=arguments.max_steps)
+    message = Message(text=prompt, launch=launch, max_steps=arguments.max_steps)
     return anyio.run(_hold, folders, streams, start, message, arguments.json, environment)
 
 
