@@ -9,7 +9,7 @@ import msgspec
 
 from enginehouse_core.transcript.file import FILE_NAME, TranscriptFile, read_transcript
 from enginehouse_core.transcript.fold import SessionFold
-from enginehouse_core.transcript.index import Place, SeqIndex
+from enginehouse_core.transcript.index import EVERY, Place, SeqIndex
 from enginehouse_core.transcript.scan import Damage, Header, Record, Scan
 from enginehouse_protocol.errors import SessionNotFound, TranscriptUnreadable
 from enginehouse_protocol.events import FORMAT_VERSION, Event, Unknown
@@ -102,7 +102,8 @@ def _load_clean(path: Path, session_id: SessionId) -> Loaded:
             if event.seq != seq or event.session_id != session_id or type(event.body) is Unknown:
                 raise _NotClean
             apply(event)
-            note(seq, offset)
+            if seq % EVERY == 1:  # the index keeps no more anyway
+                note(seq, offset)
             offset += len(line)
     if not line.endswith(b"\n"):
         raise _NotClean
