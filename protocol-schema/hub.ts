@@ -25,7 +25,7 @@ export interface Answer {
 export interface AnswerPermission {
   session_id: string;
   answer: Answer;
-  /** For the record. Over a connection this is what the host called itself when it connected, whatever stands here. */
+  /** As in `CreateSession`. */
   host: string;
 }
 
@@ -33,11 +33,13 @@ export interface AnswerQuestion {
   session_id: string;
   question_id: string;
   answers: string[] | null;
+  /** As in `CreateSession`. */
   host: string;
 }
 
 export interface Attach {
   session_id: string;
+  /** The last seq the view holds; 0: none. */
   after?: number;
   /** Whether somebody is there to answer permission requests and questions. */
   can_answer?: boolean;
@@ -57,6 +59,10 @@ export interface CreateSession {
   directory: string;
   settings: SessionSettings;
   launch: Launch;
+  /** Made by the host, so that asking again after a lost connection makes no second session. */
+  session_id?: string | null;
+  /** For the record. Over a connection this is what the host called itself when it connected, whatever stands here. */
+  host?: string;
 }
 
 /** Do not run it. The model sees `reason`. */
@@ -165,6 +171,12 @@ export interface HostInfo {
   version: string;
 }
 
+/** The hub was told to end: who is attached should not start another one unasked. */
+export interface HubEnding {
+  /** For people. */
+  reason: string;
+}
+
 export interface HubInfo {
   version: string;
   pid: number;
@@ -199,6 +211,25 @@ export interface Launch {
 export interface ListSessions {
   /** Absolute; None: all of the profile. */
   directory?: string | null;
+}
+
+/**
+ * The present of a session, for a view that has caught up with its durable events. Made for that view alone and never
+ * kept: it stands for every transient event the view did not get, so what it shows of open messages and running tools
+ * is replaced by this.
+ */
+export interface LiveState {
+  type: "live.state";
+  /** The last durable event; 0: there is none. What came with it is in here. */
+  seq: number;
+  state: SessionStateChanged;
+  /** In the order they began. */
+  messages?: OpenMessage[];
+  tools?: RunningTool[];
+  queue?: MessageQueued[];
+  /** Permission requests nobody has decided. */
+  requests?: PermissionRequested[];
+  questions?: QuestionAsked[];
 }
 
 /** One contiguous text of one reply. Its deltas carried the same `message_id`. */
@@ -306,12 +337,29 @@ export interface Notice {
   text: string;
 }
 
+/** What was streamed so far of a message that is not yet durable. */
+export interface OpenMessage {
+  message_id: string;
+  text?: string;
+  reasoning?: string;
+  parent_call_id?: string | null;
+}
+
 /** A transient fact: an event without a place in the record. */
 export interface Passing {
   session_id: string;
   at_ms: number;
   turn_id: string | null;
-  body: MessageDelta | MessageReset | ReasoningDelta | ToolOutput | SessionStateChanged;
+  body: MessageDelta | MessageReset | ReasoningDelta | ToolOutput | SessionStateChanged | LiveState;
+}
+
+export interface PendingQuestion {
+  session_id: string;
+  question: QuestionAsked;
+}
+
+export interface PendingQuestions {
+  questions: PendingQuestion[];
 }
 
 /** A permission request that waits for a person, as a view needs it to draw a card. */
@@ -450,10 +498,26 @@ export interface Receipt {
   seq: number;
 }
 
+export interface ResumeQueue {
+  session_id: string;
+  /** As in `SendMessage`. */
+  launch?: Launch | null;
+  /** As in `CreateSession`. */
+  host?: string;
+}
+
 /** A folder a session may touch. `identity` finds it again after a move: device and inode, `""` when unknown. */
 export interface Root {
   path: string;
   identity?: string;
+}
+
+/** The end of what a running tool printed so far. */
+export interface RunningTool {
+  call_id: string;
+  tail: string;
+  /** True: it printed more before. */
+  cut?: boolean;
 }
 
 export interface SendMessage {
@@ -467,6 +531,10 @@ export interface SendMessage {
   max_steps?: number | null;
   /** What happens to a permission request of that turn while nobody is attached who can answer. Not kept either. */
   unattended?: "deny" | "wait";
+  /** Made by the host, so that sending again after a lost connection sends nothing twice. */
+  message_id?: string | null;
+  /** As in `CreateSession`. */
+  host?: string;
 }
 
 /** What is given is new; what is None stays. */
@@ -494,6 +562,8 @@ export interface SessionCreated {
   provider?: string | null;
   /** The git branch checked out in the first root. */
   branch?: string | null;
+  /** Which host began it: it belongs to that one. */
+  host?: string;
 }
 
 /** One session as a list shows it: folded from its transcript, a cache at most. */
@@ -739,12 +809,17 @@ export interface Methods {
   /** Take a message out of the queue. The text comes back. */
   "queue.withdraw": { params: WithdrawQueued; result: QueuedMessage };
   /** Let a held queue drain again. */
-  "queue.resume": { params: SessionRef; result: Nothing };
+  "queue.resume": { params: ResumeQueue; result: Nothing };
   /** The permission requests that wait for a person. Of all sessions, oldest first. */
   "permissions.pending": { params: Nothing; result: PendingRequests };
-  /** Reply a permission request. The first answer wins. */
+  /**
+   * Reply to a permission request. The first answer counts; a later one hears from AlreadyDecided what became of the
+   * request.
+   */
   "permissions.answer": { params: AnswerPermission; result: Nothing };
-  /** Reply a question of the model. The first answer wins. */
+  /** The questions that wait for a person. Of all sessions, oldest first. */
+  "questions.pending": { params: Nothing; result: PendingQuestions };
+  /** Reply to a question of the model. The first answer counts. */
   "questions.answer": { params: AnswerQuestion; result: Nothing };
 }
 
@@ -754,6 +829,8 @@ export interface Notifications {
   "view.events": ViewEvents;
   /** Nothing more comes for a view. */
   "view.ended": ViewEnded;
+  /** The hub was told to end, and does. */
+  "hub.ending": HubEnding;
   /** Stop working on a request. It is answered nevertheless, as a rule with code -32800. */
   "$/cancel": Cancel;
 }

@@ -70,6 +70,8 @@ class SessionCreated(Body, frozen=True, kw_only=True, tag="session.created"):
     """Name of the provider profile; `environment` when variables alone said where the model is."""
     branch: str | None = None
     """The git branch checked out in the first root."""
+    host: str = ""
+    """Which host began it: it belongs to that one."""
 
 
 class SessionChanged(Body, frozen=True, kw_only=True, tag="session.changed"):
@@ -378,6 +380,43 @@ class SessionStateChanged(Body, frozen=True, kw_only=True, tag="session.state"):
     """Why nothing can be recorded at the moment; empty when all is well."""
 
 
+class OpenMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was streamed so far of a message that is not yet durable."""
+
+    message_id: MessageId
+    text: str = ""
+    reasoning: str = ""
+    parent_call_id: CallId | None = None
+
+
+class RunningTool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of what a running tool printed so far."""
+
+    call_id: CallId
+    tail: str
+    cut: bool = False
+    """True: it printed more before."""
+
+
+class LiveState(Body, frozen=True, kw_only=True, tag="live.state"):
+    """The present of a session, for a view that has caught up with its durable events.
+
+    Made for that view alone and never kept: it stands for every transient event the view did not get, so what it
+    shows of open messages and running tools is replaced by this.
+    """
+
+    seq: int
+    """The last durable event; 0: there is none. What came with it is in here."""
+    state: SessionStateChanged
+    messages: tuple[OpenMessage, ...] = ()
+    """In the order they began."""
+    tools: tuple[RunningTool, ...] = ()
+    queue: tuple[MessageQueued, ...] = ()
+    requests: tuple[PermissionRequested, ...] = ()
+    """Permission requests nobody has decided."""
+    questions: tuple[QuestionAsked, ...] = ()
+
+
 class Unknown(Body, frozen=True, kw_only=True, tag="unknown"):
     """A body this version cannot read, kept whole. `reason` tells an unknown tag from a known one misshapen."""
 
@@ -418,7 +457,7 @@ DurableBody = (
     | HistoryReplaced
     | DurableEngineBody
 )
-TransientBody = TransientEngineBody | SessionStateChanged
+TransientBody = TransientEngineBody | SessionStateChanged | LiveState
 AnyBody = DurableBody | TransientBody
 
 TRANSIENT: tuple[type[Body], ...] = get_args(TransientBody)

@@ -13,7 +13,7 @@ import msgspec
 from enginehouse_protocol.codec import decode_recorded
 from enginehouse_protocol.content import Content
 from enginehouse_protocol.engine import Provider
-from enginehouse_protocol.events import AnyEvent, Event
+from enginehouse_protocol.events import AnyEvent, Event, QuestionAsked
 from enginehouse_protocol.ids import EngineName, MessageId, QuestionId, SessionId
 from enginehouse_protocol.permissions import Answer, PendingRequest
 from enginehouse_protocol.settings import SessionSettings
@@ -51,6 +51,10 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute; becomes the first root."""
     settings: SessionSettings
     launch: Launch
+    session_id: SessionId | None = None
+    """Made by the host, so that asking again after a lost connection makes no second session."""
+    host: str = ""
+    """For the record. Over a connection this is what the host called itself when it connected, whatever stands here."""
 
 
 SessionStatus = Literal["idle", "running", "awaiting_permission", "closed", "interrupted", "damaged"]
@@ -116,6 +120,10 @@ class SendMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Model calls in the turn this message starts; None: what the settings say. Not kept past the hub's end."""
     unattended: Literal["wait", "deny"] = "wait"
     """What happens to a permission request of that turn while nobody is attached who can answer. Not kept either."""
+    message_id: MessageId | None = None
+    """Made by the host, so that sending again after a lost connection sends nothing twice."""
+    host: str = ""
+    """As in `CreateSession`."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,15 +162,32 @@ class WithdrawQueued(msgspec.Struct, frozen=True, kw_only=True):
     message_id: MessageId
 
 
+class ResumeQueue(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: SessionId
+    launch: Launch | None = None
+    """As in `SendMessage`."""
+    host: str = ""
+    """As in `CreateSession`."""
+
+
 class AnswerPermission(msgspec.Struct, frozen=True, kw_only=True):
     session_id: SessionId
     answer: Answer
     host: str
-    """For the record. Over a connection this is what the host called itself when it connected, whatever stands here."""
+    """As in `CreateSession`."""
 
 
 class PendingRequests(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[PendingRequest, ...]
+
+
+class PendingQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: SessionId
+    question: QuestionAsked
+
+
+class PendingQuestions(msgspec.Struct, frozen=True, kw_only=True):
+    questions: tuple[PendingQuestion, ...]
 
 
 class AnswerQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,11 +195,13 @@ class AnswerQuestion(msgspec.Struct, frozen=True, kw_only=True):
     question_id: QuestionId
     answers: tuple[str, ...] | None
     host: str
+    """As in `CreateSession`."""
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True):
     session_id: SessionId
     after: int = 0
+    """The last seq the view holds; 0: none."""
     can_answer: bool = False
     """Whether somebody is there to answer permission requests and questions."""
 
@@ -190,7 +217,12 @@ class View(Protocol):
     """One attached subscription. It hears of a durable event only once that is on disk."""
 
     def batches(self) -> AsyncIterator[tuple[Delivery, ...]]:
-        """Everything after `Attach.after`, then what happens, in order. Ends when the session's hub ends.
+        """The durable events after `Attach.after`, a `live.state`, then what happens, in order. Ends with the session's
+        hub, or when the session is closed.
+
+        A batch is at most 1,000 events and about 1 MiB. A view that falls too far behind to hear everything gets the
+        durable events it missed and another `live.state`; so does one that was cut off, attaching again after the last
+        seq it holds.
 
         When the record cannot be written, a `session.state` with `read_only` set says why: what was shown is all
         that happened. It goes on when somebody sends again and there is room.
@@ -236,14 +268,21 @@ class HubApi(Protocol):
         """The text comes back. Raises: MessageNotQueued."""
         ...
 
-    async def queue_resume(self, params: SessionRef) -> Nothing: ...
+    async def queue_resume(self, params: ResumeQueue) -> Nothing: ...
 
     async def permissions_pending(self, _: Nothing, /) -> PendingRequests:
         """Of all sessions, oldest first."""
         ...
 
     async def permissions_answer(self, params: AnswerPermission) -> Nothing:
-        """Raises: RequestNotFound, AlreadyDecided, StaleDigest."""
+        """The first answer counts; a later one hears from AlreadyDecided what became of the request.
+
+        Raises: RequestNotFound, AlreadyDecided, StaleDigest.
+        """
+        ...
+
+    async def questions_pending(self, _: Nothing, /) -> PendingQuestions:
+        """Of all sessions, oldest first."""
         ...
 
     async def questions_answer(self, params: AnswerQuestion) -> Nothing:

@@ -73,6 +73,13 @@ class ViewEnded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: WireError | None = None
 
 
+class HubEnding(msgspec.Struct, frozen=True, kw_only=True):
+    """The hub was told to end: who is attached should not start another one unasked."""
+
+    reason: str
+    """For people."""
+
+
 class Connection(Protocol):
     """What one connection adds to the methods of the hub. Its views end with it."""
 
@@ -130,8 +137,9 @@ _PURPOSES = {
     "queue.withdraw": "Take a message out of the queue.",
     "queue.resume": "Let a held queue drain again.",
     "permissions.pending": "The permission requests that wait for a person.",
-    "permissions.answer": "Reply a permission request. The first answer wins.",
-    "questions.answer": "Reply a question of the model. The first answer wins.",
+    "permissions.answer": "Reply to a permission request.",
+    "questions.pending": "The questions that wait for a person.",
+    "questions.answer": "Reply to a question of the model. The first answer counts.",
 }
 """What a method is for, where the Protocol takes the name to say so."""
 _RAISES = re.compile(r"Raises:\s*(.+?)\.?\s*$", re.DOTALL)
@@ -177,6 +185,7 @@ NOTIFICATIONS: dict[str, Notification] = {
             name="view.events", params=ViewEvents, sender="hub", summary="The next events of a view, in a batch."
         ),
         Notification(name="view.ended", params=ViewEnded, sender="hub", summary="Nothing more comes for a view."),
+        Notification(name="hub.ending", params=HubEnding, sender="hub", summary="The hub was told to end, and does."),
         Notification(
             name="$/cancel",
             params=Cancel,
@@ -244,8 +253,15 @@ async def call(
     return early[0] if early else decoded(raw)
 
 
-def dispatch(hub: HubApi, connection: Connection) -> Handler:
-    """The handler of one connection: decodes the parameters and calls the hub or the connection."""
+def dispatch(
+    hub: HubApi,
+    connection: Connection,
+    admit: Callable[[str, msgspec.Struct], msgspec.Struct] = lambda _, params: params,
+) -> Handler:
+    """The handler of one connection: decodes the parameters and calls the hub or the connection.
+
+    `admit` sees every call first, by name: it returns the parameters to go on with, or raises.
+    """
     calls: dict[str, tuple[msgspec.json.Decoder[msgspec.Struct], Callable[[Any], Awaitable[msgspec.Struct | Reply]]]]
     calls = {
         name: (_decoder(method.params), getattr(hub if method.owner == "hub" else connection, method.attribute))
@@ -260,7 +276,7 @@ def dispatch(hub: HubApi, connection: Connection) -> Handler:
             params = decoder.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(INVALID_PARAMS, MalformedData.code, f"{name}: {error}") from error
-        return await function(params)
+        return await function(admit(name, params))
 
     return handle
 
