@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,20 +31,29 @@ from enginehouse_core.profile.lock import ProfileLock
 from enginehouse_core.profile.settings import read_settings
 from enginehouse_core.sessions.archive import Archive, identity_of, info_of
 from enginehouse_core.sessions.engine_room import EngineFactory, EngineRoom
+from enginehouse_core.sessions.open_sessions import KEPT_S, KEPT_WITH_ENGINE_S, OpenSessions
+from enginehouse_core.sessions.outcomes import outcome_of
 from enginehouse_core.sessions.queue import Wishes
 from enginehouse_core.sessions.record import SessionRecord
 from enginehouse_core.sessions.seat import EngineSeat
 from enginehouse_core.sessions.session import INTERRUPT_S, Session
+from enginehouse_core.sessions.supplies import Supplied, Supplies
 from enginehouse_core.transcript.load import load
 from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
 from enginehouse_core.workspace import process_tree
-from enginehouse_core.workspace.environment import command_environment
 from enginehouse_core.workspace.leftovers import end_leftovers
 from enginehouse_core.workspace.local import LocalWorkspace
 from enginehouse_core.workspace.runner import ProcessRunner
-from enginehouse_protocol.engine import Access, EngineHome, Secret
-from enginehouse_protocol.errors import FileUnusable, SessionClosed, SessionMoved, UsageError
-from enginehouse_protocol.events import Event, SessionChanged, SessionCreated, ToolUse
+from enginehouse_protocol.engine import Access, EngineHome
+from enginehouse_protocol.errors import (
+    AlreadyDecided,
+    FileUnusable,
+    RequestNotFound,
+    SessionMoved,
+    SessionNotFound,
+    UsageError,
+)
+from enginehouse_protocol.events import SessionChanged, SessionCreated, ToolUse
 from enginehouse_protocol.hookspecs import SessionFacts
 from enginehouse_protocol.hub import (
     AnswerPermission,
@@ -58,10 +67,13 @@ from enginehouse_protocol.hub import (
     Launch,
     ListSessions,
     Nothing,
+    PendingQuestion,
+    PendingQuestions,
     PendingRequests,
     QueuedMessage,
     QueueState,
     Receipt,
+    ResumeQueue,
     SendMessage,
     SessionInfo,
     SessionList,
@@ -70,7 +82,7 @@ from enginehouse_protocol.hub import (
     View,
     WithdrawQueued,
 )
-from enginehouse_protocol.ids import EngineName, SessionId, new_session_id
+from enginehouse_protocol.ids import EngineName, QuestionId, RequestId, SessionId, new_session_id
 from enginehouse_protocol.workspace import Root, Workspace
 
 SWITCH_INTERVAL_S = 0.0005
@@ -87,20 +99,22 @@ class Hub:
         factories: Mapping[EngineName, EngineFactory],
         what: str,
         plugins: Sequence[object] = (),
+        kept_s: float = KEPT_S,
+        kept_with_engine_s: float = KEPT_WITH_ENGINE_S,
     ) -> None:
-        """`what` is what others are told that holds the profile: `enginehouse run`."""
+        """`what` is what others are told that holds the profile: `enginehouse run`.
+
+        `kept_s`: how long a session stays in memory when nobody uses it, the second while its engine is open.
+        """
         self._folders = folders
         self._what = what
         self._hooks = Hooks(plugins)
         self._archive = Archive(folders.transcripts)
         self._rulebook = Rulebook(folders.permissions)
         self._person_home = os.path.realpath(os.path.expanduser("~"))
-        self._secrets: dict[str, str] = {}
-        self._masker = Masker({})
-        self._stopping = False
+        self._supplies = Supplies(self._learned)
         self._room = EngineRoom(factories, self._home)
-        self._sessions: dict[SessionId, Session] = {}
-        self._opening = anyio.Lock()
+        self._sessions = OpenSessions(self._open, kept_s=kept_s, kept_with_engine_s=kept_with_engine_s)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -109,7 +123,7 @@ class Hub:
             stack.enter_context(await anyio.to_thread.run_sync(ProfileLock.acquire, self._folders.profile, self._what))
             stack.callback(sys.setswitchinterval, sys.getswitchinterval())
             sys.setswitchinterval(SWITCH_INTERVAL_S)
-            configure_log(self._folders.log, self._masker)
+            configure_log(self._folders.log, self._supplies.masker)
             stack.push_async_callback(anyio.to_thread.run_sync, close_log)
             await anyio.to_thread.run_sync(self._folders.create_run)
             await anyio.to_thread.run_sync(make_private, self._commands)
@@ -117,6 +131,7 @@ class Hub:
             self._settings = await anyio.to_thread.run_sync(read_settings, self._folders)
             await stack.enter_async_context(self._room)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._tasks.start_soon(self._sessions.forget_unused)
             stack.push_async_callback(self._stop)
             self._stack = stack.pop_all()
         return self
@@ -128,11 +143,13 @@ class Hub:
 
     async def _stop(self) -> None:
         """Interrupt what runs, write what is queued, give up the files. Bounded by each session's own deadlines."""
-        self._stopping = True
         with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as stopping:
-                for session in self._sessions.values():
-                    stopping.start_soon(session.stop)
+            await self._sessions.stop_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether ending this process now would cut anything off."""
+        return not all(session.at_rest for session in self._sessions)
 
     # --- sessions -------------------------------------------------------------------------------------------------
 
@@ -141,134 +158,159 @@ class Hub:
         if not await anyio.to_thread.run_sync(os.path.isdir, directory):
             raise FileUnusable(params.directory, "no such directory")
         await self._room.engine(params.engine)
-        self._learn(params.launch)
-        session_id = new_session_id()
+        session_id = params.session_id or new_session_id()
+        if await anyio.to_thread.run_sync(self._archive.folder(session_id).exists):  # asked for again
+            async with self._sessions.use(session_id) as session:
+                return self._info(session)
+        async with self._sessions.use(session_id, partial(self._create, session_id, directory, params)) as session:
+            return self._info(session)
+
+    async def _create(self, session_id: SessionId, directory: str, params: CreateSession) -> Session:
         scratch = self._scratch(session_id)
         await anyio.to_thread.run_sync(make_private, scratch)
-        folder = self._archive.folder(session_id)
         root = Root(path=directory, identity=await anyio.to_thread.run_sync(identity_of, directory))
-        branch = await anyio.to_thread.run_sync(_branch, directory)
         provider = params.launch.provider
         created = SessionCreated(
             engine=params.engine,
             roots=(root,),
             settings=params.settings,
             provider=provider.name if provider else None,
-            branch=branch,
+            branch=await anyio.to_thread.run_sync(_branch, directory),
+            host=params.host,
         )
-        record = await SessionRecord.create(session_id, folder, scratch, self._masker, self._tasks)
+        self._supplies.give(session_id, params.host, params.launch)
+        folder = self._archive.folder(session_id)
+        record = await SessionRecord.create(session_id, folder, scratch, self._supplies.masker, self._tasks)
         session = self._begin(record)  # from here on somebody owns the record, whatever becomes of this call
-        await record.put_durably(created)
-        session.seat.access = self._access(params.launch)
-        return self._info(session)
+        try:
+            await record.put_durably(created)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await session.stop()
+            raise
+        return session
 
     async def sessions_list(self, params: ListSessions) -> SessionList:
         listed = await anyio.to_thread.run_sync(self._archive.list, params.directory)
-        live = self._sessions
+        live = {session.session_id: session for session in self._sessions}
         sessions = tuple(self._info(live[info.id]) if info.id in live else info for info in listed.sessions)
         return SessionList(sessions=sessions)
 
     async def sessions_events(self, params: EventsAfter) -> EventsPage:
+        page: Sequence[Delivery]
         live = self._sessions.get(params.session_id)
         if live is not None:
-            page, last_seq = await _live_page(live.record, params.after), live.record.log.on_disk_seq
+            page, last_seq = await live.record.log.durable_after(params.after), live.record.log.on_disk_seq
         else:  # reading opens nothing for writing
             folder = self._archive.folder(params.session_id)
             page, last_seq = await anyio.to_thread.run_sync(_stored_page, folder, params.session_id, params.after)
         return EventsPage(lines=tuple(msgspec.Raw(delivery.line) for delivery in page), last_seq=last_seq)
 
     async def sessions_send(self, params: SendMessage) -> Receipt:
-        session = await self._session(params.session_id)
-        await self._check_directory(session, params.directory)
-        access = None
-        if params.launch is not None:
-            self._learn(params.launch)
-            access = self._access(params.launch)
-        wishes = Wishes(max_steps=params.max_steps, unattended=params.unattended)
-        return await session.send(params.content, access, wishes)
+        async with self._sessions.use(params.session_id) as session:
+            await self._check_directory(session, params.directory)
+            supplied = self._supplied(session, params.host, params.launch)
+            wishes = Wishes(max_steps=params.max_steps, unattended=params.unattended)
+            return await session.send(params.content, supplied, wishes, params.message_id)
 
     async def sessions_interrupt(self, params: SessionRef) -> Nothing:
-        if params.session_id in self._sessions:
-            await self._sessions[params.session_id].interrupt()
+        session = self._sessions.get(params.session_id)
+        if session is not None:
+            await session.interrupt()
+        elif not await anyio.to_thread.run_sync(self._archive.folder(params.session_id).exists):
+            raise SessionNotFound(params.session_id)
         return Nothing()
 
     async def sessions_set(self, params: SetSession) -> SessionInfo:
-        session = await self._session(params.session_id)
-        await session.change(params.title, params.settings)
-        return self._info(session)
+        async with self._sessions.use(params.session_id) as session:
+            await session.change(params.title, params.settings)
+            return self._info(session)
 
     async def sessions_close(self, params: SessionRef) -> Nothing:
-        session = await self._session(params.session_id)
-        await session.close()
-        await self._forget(session)
+        async with self._sessions.use(params.session_id) as session:
+            await session.close()
+        async with self._sessions.forgotten(params.session_id):
+            self._supplies.forget(params.session_id)
         return Nothing()
 
     async def sessions_delete(self, params: SessionRef) -> Nothing:
-        if params.session_id in self._sessions:
-            await self._forget(self._sessions[params.session_id])
-        await anyio.to_thread.run_sync(self._archive.delete, params.session_id)
-        await anyio.to_thread.run_sync(_remove_tree, self._scratch(params.session_id))
+        async with self._sessions.forgotten(params.session_id):
+            await anyio.to_thread.run_sync(self._archive.delete, params.session_id)
+            await anyio.to_thread.run_sync(_remove_tree, self._scratch(params.session_id))
+            self._supplies.forget(params.session_id)
         return Nothing()
 
     @asynccontextmanager
     async def sessions_attach(self, params: Attach) -> AsyncGenerator[View]:
-        session = await self._session(params.session_id)
-        async with session.attach(params.after, can_answer=params.can_answer) as view:
+        async with (
+            self._sessions.use(params.session_id) as session,
+            session.showing.attach(params.after, can_answer=params.can_answer) as view,
+        ):
             yield view
 
     # --- queue, permissions, questions ----------------------------------------------------------------------------
 
     async def queue_list(self, params: SessionRef) -> QueueState:
-        return (await self._session(params.session_id)).queue.state()
+        async with self._sessions.use(params.session_id) as session:
+            return session.queue.state()
 
     async def queue_edit(self, params: EditQueued) -> Receipt:
-        session = await self._session(params.session_id)
-        return await session.edit_queued(params.message_id, params.content)
+        async with self._sessions.use(params.session_id) as session:
+            return await session.edit_queued(params.message_id, params.content)
 
     async def queue_withdraw(self, params: WithdrawQueued) -> QueuedMessage:
-        return await (await self._session(params.session_id)).withdraw_queued(params.message_id)
+        async with self._sessions.use(params.session_id) as session:
+            return await session.withdraw_queued(params.message_id)
 
-    async def queue_resume(self, params: SessionRef) -> Nothing:
-        (await self._session(params.session_id)).resume_queue()
+    async def queue_resume(self, params: ResumeQueue) -> Nothing:
+        async with self._sessions.use(params.session_id) as session:
+            await session.resume_queue(self._supplied(session, params.host, params.launch))
         return Nothing()
 
     async def permissions_pending(self, _: Nothing, /) -> PendingRequests:
-        pending = [request for session in self._sessions.values() for request in session.flow.pending]
+        pending = [request for session in self._sessions for request in session.flow.pending]
         return PendingRequests(requests=tuple(sorted(pending, key=lambda request: request.request_id)))
 
     async def permissions_answer(self, params: AnswerPermission) -> Nothing:
-        session = await self._session(params.session_id)
-        await session.flow.answer(params.answer, params.host)
+        async with self._sessions.use(params.session_id) as session:
+            try:
+                await session.flow.answer(params.answer, params.host)
+            except RequestNotFound as error:
+                raise await self._settled_before(session, params.answer.request_id, error) from None
         return Nothing()
 
+    async def questions_pending(self, _: Nothing, /) -> PendingQuestions:
+        pending = [
+            PendingQuestion(session_id=session.session_id, question=question)
+            for session in self._sessions
+            for question in session.questions.pending
+        ]
+        return PendingQuestions(questions=tuple(sorted(pending, key=lambda asked: asked.question.question_id)))
+
     async def questions_answer(self, params: AnswerQuestion) -> Nothing:
-        session = await self._session(params.session_id)
-        session.questions.answer(params.question_id, params.answers, params.host)
+        async with self._sessions.use(params.session_id) as session:
+            try:
+                session.questions.answer(params.question_id, params.answers, params.host)
+            except RequestNotFound as error:
+                raise await self._settled_before(session, params.question_id, error) from None
         return Nothing()
+
+    async def _settled_before(
+        self, session: Session, asked: RequestId | QuestionId, error: RequestNotFound
+    ) -> AlreadyDecided | RequestNotFound:
+        """What to tell somebody whose answer comes long after: the record knows what became of the request."""
+        outcome = await outcome_of(asked, session.record.log)
+        return AlreadyDecided(f"this is settled already: {outcome}") if outcome else error
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    async def _session(self, session_id: SessionId) -> Session:
-        """The open session, opened and repaired if need be.
-
-        Raises:
-            SessionNotFound, TranscriptUnreadable, TranscriptUnavailable
-        """
-        async with self._opening:
-            session = self._sessions.get(session_id)
-            if session is None:
-                folder = self._archive.folder(session_id)
-                scratch = self._scratch(session_id)
-                await anyio.to_thread.run_sync(make_private, scratch)
-                record = await SessionRecord.open(session_id, folder, scratch, self._masker, self._tasks)
-                session = self._begin(record)
-            return session
+    async def _open(self, session_id: SessionId) -> Session:
+        folder, scratch = self._archive.folder(session_id), self._scratch(session_id)
+        await anyio.to_thread.run_sync(make_private, scratch)
+        return self._begin(await SessionRecord.open(session_id, folder, scratch, self._supplies.masker, self._tasks))
 
     def _begin(self, record: SessionRecord) -> Session:
-        if self._stopping:
-            record.log.close()
-            raise SessionClosed("the hub is stopping")
-        record.intake.masker = self._masker  # it may have learned while the record was being opened
+        record.intake.masker = self._supplies.masker  # it may have learned while the record was being opened
         seat = EngineSeat(self._room, self._tasks, partial(self._workspace, record))
         session = Session(
             record,
@@ -282,15 +324,9 @@ class Hub:
             expires_after_s=self._settings.permissions.expires_after_s,
             max_steps=self._settings.turns.max_steps,
         )
-        self._sessions[record.session_id] = session
+        seat.access = self._supplies.of(record.session_id) or seat.access
         self._tasks.start_soon(session.drive)
         return session
-
-    async def _forget(self, session: Session) -> None:
-        """A session nobody uses holds no memory and no descriptor."""
-        await session.stop()
-        await session.stopped.wait()
-        self._sessions.pop(session.session_id, None)
 
     def _info(self, session: Session) -> SessionInfo:
         return info_of(session.session_id, session.record.fold, state=session.state)
@@ -318,21 +354,14 @@ class Hub:
         await session.record.put_durably(SessionChanged(roots=(root, *session.record.fold.roots[1:])))
         session.seat.stale = True
 
-    def _learn(self, launch: Launch) -> None:
-        """What is secret for one session is masked in all: the hub holds it, so it must not be written anywhere."""
-        for name, value in launch.secrets.items():
-            # A second value under a known name: an engine may still hold the first, so both stay masked.
-            while self._secrets.get(name, value) != value:
-                name += "'"
-            self._secrets[name] = value
-        self._masker = Masker(self._secrets)
-        configure_log(self._folders.log, self._masker)
-        for session in self._sessions.values():
-            session.record.intake.masker = self._masker
+    def _supplied(self, session: Session, host: str, launch: Launch | None) -> Supplied | None:
+        created = session.record.fold.created
+        return self._supplies.renew(session.session_id, created.host if created else "", host, launch)
 
-    def _access(self, launch: Launch) -> Access:
-        secret = Secret(launch.key, launch.secrets[launch.key]) if launch.key else None
-        return Access(provider=launch.provider, secret=secret, environment=command_environment(launch.environment))
+    def _learned(self, masker: Masker) -> None:
+        configure_log(self._folders.log, masker)
+        for session in self._sessions:
+            session.record.intake.masker = masker
 
     def _judge(self, record: SessionRecord, use: ToolUse, facts: SessionFacts) -> Judgement:
         places = Places(
@@ -351,7 +380,7 @@ class Hub:
 
     async def _store_rule(self, record: SessionRecord, rule: str) -> None:
         await anyio.to_thread.run_sync(self._rulebook.allow, rule, record.fold.directory)
-        for session in self._sessions.values():
+        for session in self._sessions:
             session.flow.rejudge()
 
     def _workspace(self, record: SessionRecord, access: Access) -> AbstractAsyncContextManager[Workspace]:
@@ -374,15 +403,6 @@ class Hub:
     def _home(self, name: EngineName) -> EngineHome:
         log = logging.getLogger(f"enginehouse_engines.{name}")
         return EngineHome(state=self._folders.engine(name), kept=command_kept, log=log)
-
-
-async def _live_page(record: SessionRecord, after: int) -> list[Delivery]:
-    if after < record.log.on_disk_seq:
-        async with aclosing(record.log.follow(after)) as batches:
-            async for batch in batches:
-                if page := [delivery for delivery in batch if isinstance(delivery.event, Event)]:
-                    return page
-    return []
 
 
 def _stored_page(folder: Path, session_id: SessionId, after: int) -> tuple[list[Delivery], int]:

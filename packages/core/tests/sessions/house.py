@@ -135,6 +135,7 @@ async def house(
     plugins: Sequence[object] = (),
     settings: str = "",
     make_project: bool = True,
+    kept_s: float = 10.0,
 ) -> AsyncGenerator[House]:
     project = tmp_path / "project"
     if make_project:
@@ -144,5 +145,12 @@ async def house(
         folders.profile.mkdir(mode=0o700, exist_ok=True)
         folders.settings.write_text(settings)
         folders.settings.chmod(0o600)
-    async with Hub(folders=folders, factories={SCRIPTED: lambda home: engine}, what="a test", plugins=plugins) as hub:
+    async with Hub(
+        folders=folders,
+        factories={SCRIPTED: lambda home: engine},
+        what="a test",
+        plugins=plugins,
+        kept_s=kept_s,
+        kept_with_engine_s=kept_s,
+    ) as hub:
         yield House(hub, project)

@@ -30,7 +30,15 @@ from enginehouse_protocol.events import (
     TurnStarted,
 )
 from enginehouse_protocol.hookspecs import SessionFacts, hookimpl
-from enginehouse_protocol.hub import CreateSession, EditQueued, EventsAfter, Launch, SessionRef, WithdrawQueued
+from enginehouse_protocol.hub import (
+    CreateSession,
+    EditQueued,
+    EventsAfter,
+    Launch,
+    ResumeQueue,
+    SessionRef,
+    WithdrawQueued,
+)
 from enginehouse_protocol.ids import CallId, EngineName, SessionId, TurnId
 from enginehouse_protocol.settings import SessionSettings
 from enginehouse_protocol.testing import Do, Fail, Gate, Hang, RequestTurn, Say, ScriptedEngine, UseTool
@@ -236,7 +244,7 @@ async def test_turns_an_engine_wants_wait_while_the_queue_is_held(tmp_path: Path
             await hang.gate.reached()
             await interrupt(home, session_id)
             await ear.hear(SessionStateChanged, where=lambda body: body.state == "idle" and body.held)
-            await home.hub.queue_resume(SessionRef(session_id=session_id))
+            await home.hub.queue_resume(ResumeQueue(session_id=session_id))
             assert (await ear.hear(TurnStarted, where=lambda body: body.origin == "background")).origin == "background"
 
 
@@ -373,7 +381,7 @@ async def test_a_hook_that_blocks_a_thread_does_not_hold_up_an_interrupt(tmp_pat
         await interrupt(home, session_id)
         released.set()
         async with home.watching(session_id) as ear:
-            await home.hub.queue_resume(SessionRef(session_id=session_id))
+            await home.hub.queue_resume(ResumeQueue(session_id=session_id))
             await ear.hear(MessageUser, where=lambda body: body.content == (Text(text="go"),))
             await ear.hear(TurnCompleted, where=lambda body: body.stop == "end")
 

@@ -16,6 +16,7 @@ from enginehouse_protocol.content import SpilledText, Text, content_text
 from enginehouse_protocol.errors import ProfileLocked, SessionMoved, SessionNotFound, TranscriptUnavailable, UsageError
 from enginehouse_protocol.events import (
     Body,
+    Event,
     MessageDelta,
     MessageUser,
     Notice,
@@ -177,7 +178,7 @@ async def test_a_full_disk_stops_the_turn_keeps_what_was_said_and_goes_on_with_s
             await home.send(session_id, "fill it")
             state = await ear.hear(SessionStateChanged, where=lambda body: bool(body.read_only))
             assert "the disk is full" in state.read_only
-        heard = [item.line for item in ear.deliveries if b'"seq":' in item.line]
+        heard = [item.line for item in ear.deliveries if isinstance(item.event, Event)]
         with pytest.raises(TranscriptUnavailable, match="full"):
             while True:
                 await home.send(session_id, "y" * 20_000)

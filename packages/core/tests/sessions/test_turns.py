@@ -41,6 +41,7 @@ from enginehouse_protocol.hub import (
     EventsAfter,
     Launch,
     ListSessions,
+    ResumeQueue,
     SendMessage,
     SessionRef,
     SetSession,
@@ -246,7 +247,7 @@ async def test_an_interrupt_holds_the_queue_visibly_until_a_person_sends_or_resu
             await interrupt(home, session_id)
             await ear.hear(SessionStateChanged, where=lambda body: body.state == "idle" and body.held)
             assert (await home.hub.queue_list(SessionRef(session_id=session_id))).held
-            await home.hub.queue_resume(SessionRef(session_id=session_id))
+            await home.hub.queue_resume(ResumeQueue(session_id=session_id))
             assert (await ear.hear(TurnCompleted, where=lambda body: body.stop == "end")).stop == "end"
 
 

@@ -4,6 +4,7 @@ import errno
 import threading
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,7 +18,7 @@ from enginehouse_core.transcript.index import SeqIndex
 from enginehouse_core.transcript.load import open_transcript
 from enginehouse_core.transcript.log import BATCH_ENTRIES, RING_ENTRIES, SessionLog
 from enginehouse_protocol.errors import TranscriptUnavailable
-from enginehouse_protocol.events import AnyBody, Event, MessageDelta, Notice
+from enginehouse_protocol.events import AnyBody, Event, LiveState, MessageDelta, Notice, SessionStateChanged
 from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import MessageId
 
@@ -64,6 +65,22 @@ def put(log: SessionLog, body: AnyBody) -> Delivery:
     return stamped
 
 
+def present(log: SessionLog) -> Delivery:
+    whole = LiveState(seq=log.on_disk_seq, state=SessionStateChanged(state="idle"))
+    return log.stamp(log.passing.as_of(whole), None)
+
+
+def following(log: SessionLog, seq: int) -> AsyncGenerator[tuple[Delivery, ...]]:
+    return log.follow(seq, partial(present, log))
+
+
+def live_state(deliveries: Iterable[Delivery]) -> LiveState:
+    """The only thing a batch with a live state holds."""
+    (delivery,) = deliveries
+    assert isinstance(delivery.event.body, LiveState)
+    return delivery.event.body
+
+
 def seqs_of(deliveries: Iterable[Delivery]) -> list[int]:
     return [item.event.seq for item in deliveries if isinstance(item.event, Event)]
 
@@ -71,7 +88,7 @@ def seqs_of(deliveries: Iterable[Delivery]) -> list[int]:
 async def collect(log: SessionLog, seq: int, count: int) -> list[Delivery]:
     heard: list[Delivery] = []
     with anyio.fail_after(10):
-        async for batch in log.follow(seq):
+        async for batch in following(log, seq):
             heard += batch
             if len(heard) >= count:
                 break
@@ -80,8 +97,28 @@ async def collect(log: SessionLog, seq: int, count: int) -> list[Delivery]:
 
 async def test_a_view_hears_everything_in_the_order_it_was_put(tmp_path: Path) -> None:
     async with live(tmp_path) as (log, _):
+        follower = following(log, 0)
+        assert live_state(await anext(follower)).seq == 0
         sent = [put(log, delta(n) if n % 3 else note(n)) for n in range(300)]
-        assert await collect(log, 0, 300) == sent
+        heard: list[Delivery] = []
+        with anyio.fail_after(10):
+            while len(heard) < len(sent):
+                heard += await anext(follower)
+        assert heard == sent
+        await follower.aclose()
+
+
+async def test_a_late_view_hears_the_durable_events_and_then_what_is_open(tmp_path: Path) -> None:
+    async with live(tmp_path) as (log, _):
+        for n in range(30):
+            put(log, delta(n) if n % 3 else note(n))
+        await log.synced(log.last_seq)
+        heard = await collect(log, 4, 7)
+        assert seqs_of(heard) == list(range(5, 11))
+        assert [type(item.event) for item in heard[:-1]] == [Event] * 6
+        state = live_state(heard[-1:])
+        assert state.seq == 10
+        assert [message.text for message in state.messages] == ["".join(str(n) for n in range(30) if n % 3)]
 
 
 async def test_a_durable_event_is_on_disk_before_a_view_hears_it(tmp_path: Path) -> None:
@@ -97,10 +134,10 @@ async def test_a_durable_event_is_on_disk_before_a_view_hears_it(tmp_path: Path)
             tasks.start_soon(emit)
             heard = 0
             with anyio.fail_after(10):
-                async for batch in log.follow(0):
+                async for batch in following(log, 0):
                     on_disk = {record.event.seq for record in read_transcript(tmp_path / "s", SESSION).records}
                     assert set(seqs_of(batch)) <= on_disk
-                    heard += len(batch)
+                    heard += len(seqs_of(batch))
                     if heard == 200:
                         break
 
@@ -110,7 +147,8 @@ async def test_a_transient_waits_behind_the_durable_event_before_it(tmp_path: Pa
         put(log, note(1))
         put(log, delta(2))
         # Nothing is on disk yet: this task has not let the writer run.
-        follower = log.follow(0)
+        follower = following(log, 0)
+        assert live_state(await anext(follower)) == LiveState(seq=0, state=SessionStateChanged(state="idle"))
         first = await anext(follower)
         assert [type(item.event.body) for item in first] == [Notice, MessageDelta]
         await follower.aclose()
@@ -134,7 +172,8 @@ async def test_what_arrives_while_a_group_is_written_is_the_next_group(tmp_path:
 
 async def test_a_reader_that_fell_out_of_the_ring_gets_the_durable_events_from_the_file(tmp_path: Path) -> None:
     async with live(tmp_path) as (log, _):
-        follower = log.follow(0)
+        follower = following(log, 0)
+        assert live_state(await anext(follower)).seq == 0
         put(log, note(0))
         assert len(await anext(follower)) == 1
         for n in range(RING_ENTRIES * 2):
@@ -149,7 +188,9 @@ async def test_a_reader_that_fell_out_of_the_ring_gets_the_durable_events_from_t
                 seqs += seqs_of(batch)
                 if seqs and seqs[-1] == log.last_seq:
                     break
-        assert seqs == list(range(2, log.last_seq + 1))
+            assert seqs == list(range(2, log.last_seq + 1))
+            assert live_state(await anext(follower)).seq == log.last_seq
+        await follower.aclose()
 
 
 async def test_events_after_any_seq_are_the_same_from_ring_and_file(tmp_path: Path) -> None:
@@ -174,9 +215,10 @@ async def test_what_could_not_be_written_never_happened(tmp_path: Path) -> None:
         assert log.last_seq == 1
         heard: list[Delivery] = []
         with pytest.raises(TranscriptUnavailable, match="full"):
-            async for batch in log.follow(0):
+            async for batch in following(log, 0):
                 heard += batch
-        assert [item.event.body for item in heard] == [note(1)]
+        assert heard[0].event.body == note(1)
+        assert live_state(heard[1:]).seq == 1
         with pytest.raises(TranscriptUnavailable):
             put(log, note(4))
 
@@ -244,9 +286,10 @@ async def being_written(folder: Path) -> AsyncGenerator[tuple[LateLog, HeldFile]
 
 async def test_a_view_hears_of_an_event_in_the_file_only_when_it_is_on_disk_and_once(tmp_path: Path) -> None:
     async with being_written(tmp_path) as (log, file):
-        follower = log.follow(0)
+        follower = following(log, 0)
         with anyio.fail_after(10):
             assert seqs_of(await anext(follower)) == list(range(1, 10))
+            assert live_state(await anext(follower)).seq == 9
             file.let_go.set()
             assert seqs_of(await anext(follower)) == [10]
             put(log, note(11))
@@ -259,7 +302,7 @@ async def test_a_view_that_read_the_file_while_a_write_failed_hears_nothing_of_i
         file.full = True
         heard: list[int] = []
         with anyio.fail_after(10), pytest.raises(TranscriptUnavailable, match="full"):
-            async for batch in log.follow(0):
+            async for batch in following(log, 0):
                 heard += seqs_of(batch)
                 file.let_go.set()
         assert heard == list(range(1, 10))
@@ -290,8 +333,9 @@ async def test_a_view_that_is_ahead_of_the_record_misses_none_of_what_happens_th
     async with live(tmp_path) as (log, _):
         put(log, note(1))
         await log.synced(1)
-        follower = log.follow(3)  # it heard of 2 and 3 from a record that lost them
+        follower = following(log, 3)  # it heard of 2 and 3 from a record that lost them
         with anyio.fail_after(20):
+            assert live_state(await anext(follower)).seq == 1
             put(log, delta(1))
             assert seqs_of(await anext(follower)) == []
             for n in range(2, RING_ENTRIES + 1_000):
@@ -300,7 +344,7 @@ async def test_a_view_that_is_ahead_of_the_record_misses_none_of_what_happens_th
             heard: list[int] = []
             async for batch in follower:
                 heard += seqs_of(batch)
-                if heard[-1] == log.last_seq:
+                if heard and heard[-1] == log.last_seq:
                     break
         assert heard == list(range(2, log.last_seq + 1))
         await follower.aclose()

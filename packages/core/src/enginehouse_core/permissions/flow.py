@@ -170,6 +170,12 @@ class PermissionFlow:
             if waiting.case.turn is self._turn:
                 waiting.settle(_Settled(Expired(reason=reason), "expiry"))
 
+    def withdraw_all(self, reason: str) -> None:
+        """Nobody is there any more to answer what waits."""
+        for waiting in self._pending.values():
+            if not waiting.claimed_by:
+                waiting.settle(_Settled(Expired(reason=reason), "expiry"))
+
     async def settle_all(self) -> None:
         """After `expire_all`: return once what expired is in the record. Bounded, because a disk may hang."""
         turn = self._turn

@@ -137,6 +137,10 @@ class Questions:
     def expire_all(self, turn_id: TurnId | None = None) -> None:
         """The turn ends: nobody can answer any more, and what this turn still asks is not offered."""
         self._ended_turn = turn_id or self._ended_turn
+        self.withdraw_all()
+
+    def withdraw_all(self) -> None:
+        """Nobody is there any more to answer what waits."""
         for waiting in self._waiting.values():
             waiting.settled.set()
 

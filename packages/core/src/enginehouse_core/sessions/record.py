@@ -9,7 +9,7 @@ import copy
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import anyio
 import anyio.to_thread
@@ -207,15 +207,15 @@ class SessionRecord:
     async def blob(self, sha256: str) -> bytes:
         return await anyio.to_thread.run_sync(load_blob, self._folder / BLOBS, sha256)
 
-    async def follow(self, seq: int, read_only: Callable[[str], Delivery]) -> AsyncGenerator[tuple[Delivery, ...]]:
-        """Everything after `seq`, then what happens, until the record is closed.
+    async def follow(self, seq: int, present: "Present") -> AsyncGenerator[tuple[Delivery, ...]]:
+        """The durable events after `seq`, the present, then what happens, until the record is closed.
 
-        While nothing can be recorded, `read_only` says why; once it can be again this goes on where it was.
+        While nothing can be recorded, `present` says why; once it can be again this goes on where it was.
         """
         while True:
             log, changed = self.log, self._log_changed
             try:
-                async for batch in log.follow(seq):
+                async for batch in log.follow(seq, present.live):
                     for delivery in batch:
                         if isinstance(delivery.event, Event):
                             seq = delivery.event.seq
@@ -223,19 +223,31 @@ class SessionRecord:
                 return
             except TranscriptUnavailable as error:
                 seq = min(seq, log.on_disk_seq)
-                yield (read_only(str(error)),)
+                yield (present.read_only(str(error)),)
             if self._closed:
                 return
             await changed.wait()
 
 
+class Present(Protocol):
+    """What only an open session knows of its present. Neither changes anything."""
+
+    def live(self) -> Delivery:
+        """A `live.state`, as of what is visible."""
+        ...
+
+    def read_only(self, why: str) -> Delivery:
+        """A `session.state` that says why nothing can be recorded."""
+        ...
+
+
 class RecordView:
     """One view's cursor on a record."""
 
-    def __init__(self, record: SessionRecord, after: int, read_only: Callable[[str], Delivery]) -> None:
+    def __init__(self, record: SessionRecord, after: int, present: Present) -> None:
         self._record = record
         self._after = after
-        self._read_only = read_only
+        self._present = present
 
     def batches(self) -> AsyncIterator[tuple[Delivery, ...]]:
-        return self._record.follow(self._after, self._read_only)
+        return self._record.follow(self._after, self._present)

@@ -88,6 +88,11 @@ class EngineSeat:
         self._occupant: Occupant | None = None
         self._leaving: Occupant | None = None
 
+    @property
+    def taken(self) -> bool:
+        """Whether the engine session is open."""
+        return self._occupant is not None and not self._occupant.gone.is_set()
+
     async def take(self, conversation: Conversation) -> tuple[Occupant, EngineSession]:
         """The live engine session, opened if need be. Cancelling gives up the opening.
 

@@ -6,24 +6,24 @@ the process.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from enginehouse_core.hooks import Hooks
 from enginehouse_core.masking import Masker
-from enginehouse_core.permissions.flow import PermissionFlow
+from enginehouse_core.permissions.flow import NOBODY_THERE, PermissionFlow
 from enginehouse_core.permissions.policy import Judgement
 from enginehouse_core.sessions.questions import Questions
 from enginehouse_core.sessions.queue import MessageQueue, Wishes
-from enginehouse_core.sessions.record import RecordView, SessionRecord
+from enginehouse_core.sessions.record import SessionRecord
 from enginehouse_core.sessions.seat import EngineSeat
+from enginehouse_core.sessions.showing import Showing, State
+from enginehouse_core.sessions.supplies import Supplied
 from enginehouse_core.sessions.turn import TurnInHand, run_turn
 from enginehouse_protocol.content import Content, Text
-from enginehouse_protocol.engine import Access
 from enginehouse_protocol.errors import SessionClosed, TranscriptUnavailable
 from enginehouse_protocol.events import (
     AnyBody,
@@ -31,7 +31,6 @@ from enginehouse_protocol.events import (
     Notice,
     QuestionAsked,
     SessionChanged,
-    SessionStateChanged,
     StopReason,
     ToolResult,
     ToolUse,
@@ -39,12 +38,11 @@ from enginehouse_protocol.events import (
 )
 from enginehouse_protocol.events import SessionClosed as SessionClosedBody
 from enginehouse_protocol.hookspecs import SessionFacts
-from enginehouse_protocol.hub import Delivery, QueuedMessage, Receipt
+from enginehouse_protocol.hub import QueuedMessage, Receipt
 from enginehouse_protocol.ids import CallId, MessageId, SessionId, TurnId, new_message_id
 from enginehouse_protocol.permissions import Decision
 from enginehouse_protocol.settings import SessionSettings
 
-State = Literal["idle", "running", "awaiting_permission", "closed"]
 INTERRUPT_S = 1.5
 """The common deadline for the engine's answer to an interrupt and for ending commands."""
 _log = logging.getLogger(__name__)
@@ -76,13 +74,15 @@ class Session:
         self.flow = PermissionFlow(self, hooks, expires_after_s=expires_after_s, store_rule=store_rule)
         self.questions = Questions(self, expires_after_s=expires_after_s)
         self.queue = MessageQueue(record, Wishes(max_steps=max_steps))
+        self.showing = Showing(self, tasks, self._nobody_left)
         self.stopped = anyio.Event()
         """Set once `drive` has given up the engine and the record."""
+        self.rested_since = anyio.current_time()
+        """When the last turn ended."""
         self._judge = judge
         self._end_commands = end_commands
         self._turn: TurnInHand | None = None
         self._wanted: list[str] = []
-        self._answering_views = 0
         self._wake = anyio.Event()
         self._recovering = anyio.Lock()
         self._changing = anyio.Lock()
@@ -90,7 +90,6 @@ class Session:
         self._ending = record.fold.closed
         """No turn begins any more."""
         self._stopping = False
-        self._shown: SessionStateChanged | None = None
         record.on_failure = self._record_failed
 
     # --- what is true now -----------------------------------------------------------------------------------------
@@ -116,6 +115,17 @@ class Session:
         return "awaiting_permission" if self.flow.pending or self.questions.pending else "running"
 
     @property
+    def wants_turn(self) -> bool:
+        """Whether the engine asked for a turn that has not begun."""
+        return bool(self._wanted)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing would be lost or cut off if this process forgot the session now."""
+        resting = self._turn is None and not self._wanted and (not self.queue or self.queue.held)
+        return resting and not any(use.detached for use in self.record.ahead.open_uses.values())
+
+    @property
     def settings(self) -> SessionSettings:
         return self.record.ahead.settings
 
@@ -130,34 +140,60 @@ class Session:
 
     def can_be_answered(self) -> bool:
         """Whether it makes sense to ask: somebody is attached who can answer, or the turn waits for somebody."""
-        return self._answering_views > 0 or (self._turn is not None and self._turn.unattended == "wait")
+        return self.showing.can_answer or (self._turn is not None and self._turn.unattended == "wait")
+
+    def _nobody_left(self) -> None:
+        if not self.can_be_answered():
+            self.flow.withdraw_all(NOBODY_THERE)
+            self.questions.withdraw_all()
 
     # --- the person's verbs ---------------------------------------------------------------------------------------
 
-    async def send(self, content: tuple[Content, ...], access: Access | None, wishes: Wishes | None = None) -> Receipt:
-        """Record a message, then let it run when its turn comes.
+    async def send(
+        self,
+        content: tuple[Content, ...],
+        supplied: Supplied | None = None,
+        wishes: Wishes | None = None,
+        message_id: MessageId | None = None,
+    ) -> Receipt:
+        """Record a message, then let it run when its turn comes. One whose id is known was sent before.
 
         Raises:
             SessionClosed, TranscriptUnavailable
         """
+        message_id = message_id or new_message_id()
+        if known := self.record.ahead.recent.get(message_id):
+            await self.record.log.synced(known)
+            return Receipt(message_id=message_id, seq=known)
         self._require_open()
         await self._recover()
-        if access is not None and access != self.seat.access:
-            self.seat.access = access
-            self.seat.stale = True
-        message_id = new_message_id()
+        await self._take(supplied)
         source = "human" if self._turn is None and not self.queue else "queue"
         if wishes is not None:
             self.queue.wish(message_id, wishes)
         queued = MessageQueued(message_id=message_id, content=content, source=source)
-        seq = await self.record.put(queued, only_if=lambda: not self._ending)
+        seq = await self.record.put(
+            queued, only_if=lambda: not self._ending and message_id not in self.record.ahead.recent
+        )
         if not seq:
             self._require_open()
+            seq = self.record.ahead.recent[message_id]  # the same message, sent twice at one moment
         with anyio.CancelScope(shield=True):  # what is queued runs, also when whoever sent it is gone
             await self.record.log.synced(seq)
         self.queue.held = False
         self._wake.set()
         return Receipt(message_id=message_id, seq=seq)
+
+    async def _take(self, supplied: Supplied | None) -> None:
+        """Work with this from the next turn on."""
+        if supplied is None or supplied.access == self.seat.access:
+            return
+        self.seat.access = supplied.access
+        self.seat.stale = True
+        if supplied.by:
+            what = ", ".join(supplied.names) or "no secrets"
+            text = f"from here on this session works with what {supplied.by} supplied: {what}"
+            await self.say(Notice(level="info", code="session.supplied", text=text))
 
     async def interrupt(self) -> None:
         """End the running turn; returns once the session is idle."""
@@ -244,11 +280,12 @@ class Session:
         except BaseException:
             self._ending = self._stopping
             raise
-        self.show_state()
+        self.showing.tell()
 
     async def stop(self) -> None:
         """The hub ends: interrupt what runs and let `drive` return. The conversation stays as it is."""
         self._ending = self._stopping = True
+        self.showing.end()
         await self.interrupt()
         self._wake.set()
 
@@ -262,23 +299,10 @@ class Session:
         await self._recover()
         return await self.queue.withdraw(message_id)
 
-    def resume_queue(self) -> None:
+    async def resume_queue(self, supplied: Supplied | None = None) -> None:
+        await self._take(supplied)
         self.queue.held = False
         self._wake.set()
-
-    # --- views ----------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def attach(self, after: int, *, can_answer: bool) -> AsyncGenerator[RecordView]:
-        self._answering_views += can_answer
-        try:
-            yield RecordView(self.record, after, self.read_only)
-        finally:
-            self._answering_views -= can_answer
-
-    def read_only(self, why: str) -> Delivery:
-        """What views are told while nothing can be recorded."""
-        return self.record.log.stamp(self._state_body(self.masker.text(why)), self.running_turn)
 
     # --- for the port, the flow, the questions and the turn -------------------------------------------------------
 
@@ -300,7 +324,7 @@ class Session:
         await self.record.put(notice, self.running_turn)
 
     def pending_changed(self) -> None:
-        self.show_state()
+        self.showing.tell()
 
     async def decide(self, use: ToolUse, turn_id: TurnId | None) -> Decision:
         return await self.flow.decide(use, turn_id, owed=turn_id != self.running_turn)
@@ -364,7 +388,7 @@ class Session:
 
     async def _run(self, turn: TurnInHand) -> None:
         self._turn = turn
-        self.show_state()
+        self.showing.tell()
         try:
             await run_turn(self, turn)
         except TranscriptUnavailable:
@@ -376,9 +400,10 @@ class Session:
         finally:
             self._turn = None
             self.queue.forget()
+            self.rested_since = anyio.current_time()
             turn.settled.set()
             turn.over.set()
-        self.show_state()
+        self.showing.tell()
 
     async def _close_broken(self, turn: TurnInHand) -> None:
         self.seat.dismiss()
@@ -391,27 +416,6 @@ class Session:
                 await self.record.put_durably(TurnFailed(code="core.broken", message=text), turn.id)
         except Exception:  # noqa: BLE001 nothing more can be done for this turn
             _log.exception("its end could not be recorded")
-
-    def show_state(self) -> None:
-        """Tell views, when it is another than they know."""
-        shown = self._state_body("")
-        if shown == self._shown or self.record.failure:
-            return
-        self._shown = shown
-        # Carries nothing a secret could be in and needs no disk: straight to the log.
-        try:
-            self.record.log.put(self.record.log.stamp(shown, self.running_turn))
-        except TranscriptUnavailable:
-            self._shown = None
-
-    def _state_body(self, read_only: str) -> SessionStateChanged:
-        waiting = len(self.queue)  # views hear of it behind the events that made it so
-        return SessionStateChanged(
-            state=self.state,
-            queued=waiting,
-            held=self.queue.held and bool(waiting or self._wanted),
-            read_only=read_only,
-        )
 
     # --- when the disk refuses ------------------------------------------------------------------------------------
 
@@ -437,8 +441,7 @@ class Session:
             self.seat.stale = True
             with anyio.CancelScope(shield=True):  # half a recovery would leave nobody's record
                 await self.record.recover()
-            self._shown = None
-            self.show_state()
+            self.showing.tell_again()
 
     def _require_open(self) -> None:
         if self.record.fold.closed or self._ending:

@@ -143,7 +143,7 @@ async def _prepare(session: "Session", turn: TurnInHand, prepared: _Prepared) ->
             prepared.messages = await _start(session, turn, message, contexts)
         if turn.interrupted:
             return
-    session.show_state()
+    session.showing.tell()
     if warning := await session.before_turn():
         await session.say(Notice(level="warning", code="profile.invalid", text=warning))
     try:

@@ -36,6 +36,7 @@ from enginehouse_protocol.settings import SessionSettings
 from enginehouse_protocol.workspace import Root
 
 _TITLE_LENGTH = 60
+_RECENT = 64
 
 
 @dataclass(slots=True)
@@ -68,6 +69,8 @@ class SessionFold:
     unfinished: list[ToolUse] = field(default_factory=list[ToolUse])
     """Uses of the last turn that were interrupted or whose outcome nobody knows."""
     queue: dict[MessageId, MessageQueued] = field(default_factory=dict[MessageId, MessageQueued])
+    recent: dict[MessageId, int] = field(default_factory=dict[MessageId, int])
+    """The seqs of the newest messages people sent: who sends one of them again sends nothing."""
     open_uses: dict[CallId, OpenUse] = field(default_factory=dict[CallId, OpenUse])
     requests: dict[RequestId, PermissionRequested] = field(default_factory=dict[RequestId, PermissionRequested])
     questions: dict[QuestionId, QuestionAsked] = field(default_factory=dict[QuestionId, QuestionAsked])
@@ -137,8 +140,10 @@ def _answered(fold: SessionFold, _: Event, body: QuestionAnswered) -> None:
     fold.questions.pop(body.question_id, None)
 
 
-def _queued(fold: SessionFold, _: Event, body: MessageQueued) -> None:
+def _queued(fold: SessionFold, event: Event, body: MessageQueued) -> None:
     fold.queue[body.message_id] = body
+    if fold.recent.setdefault(body.message_id, event.seq) == event.seq and len(fold.recent) > _RECENT:
+        del fold.recent[next(iter(fold.recent))]
 
 
 def _withdrawn(fold: SessionFold, _: Event, body: MessageWithdrawn) -> None:

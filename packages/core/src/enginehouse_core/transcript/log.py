@@ -9,7 +9,7 @@ group. Source of the shape: a shared log with a cursor per view needs no queue p
 """
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import anyio.to_thread
 
 from enginehouse_core.transcript.file import TranscriptFile
 from enginehouse_core.transcript.index import SeqIndex
-from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
+from enginehouse_core.transcript.live import PassingFold
+from enginehouse_core.transcript.page import PAGE_BYTES, PAGE_EVENTS, page_after
 from enginehouse_protocol.codec import encode_event
 from enginehouse_protocol.errors import TranscriptUnavailable
 from enginehouse_protocol.events import TRANSIENT, AnyBody, Event, Passing
@@ -53,6 +54,8 @@ class SessionLog:
         self.session_id = session_id
         self.failure = ""
         """Why nothing can be recorded any more through this log; empty while all is well."""
+        self.passing = PassingFold()
+        """Of everything visible."""
         self._folder = folder
         self._file = file
         self._index = index
@@ -81,6 +84,11 @@ class SessionLog:
     @property
     def on_disk_seq(self) -> int:
         return self._on_disk_seq
+
+    @property
+    def visible(self) -> int:
+        """The position after the last entry views may see. Grows with every one of them."""
+        return self._visible
 
     # --- putting in -----------------------------------------------------------------------------------------------
 
@@ -173,7 +181,10 @@ class SessionLog:
         self._advance()
 
     def _advance(self) -> None:
+        shown = self._visible
         self._visible = self._unsynced[0][0] if self._unsynced else self._ring_start + len(self._ring)
+        for delivery in self._ring[shown - self._ring_start : self._visible - self._ring_start]:
+            self.passing.apply(delivery.event.body)
         if len(self._ring) > RING_ENTRIES or self._ring_bytes > RING_BYTES:
             self._trim()
         self._notify()
@@ -235,43 +246,57 @@ class SessionLog:
         where = self._index.after(seq, PAGE_EVENTS)
         return await anyio.to_thread.run_sync(page_after, self._folder, self.session_id, seq, where)
 
-    async def follow(self, seq: int) -> AsyncGenerator[tuple[Delivery, ...]]:
-        """Everything visible after `seq`, then what becomes visible, in batches. One cursor; no queue.
+    async def follow(self, seq: int, present: Callable[[], Delivery]) -> AsyncGenerator[tuple[Delivery, ...]]:
+        """The durable events after `seq`, `present()`, then what becomes visible, in batches. One cursor; no queue.
 
-        A reader that was too slow for the ring gets the durable events it missed from the file. One that already is
-        where the record has not come to, because what it heard of was taken back, goes on where the record is.
+        A reader that was too slow for the ring gets the durable events it missed, and the present again. One that
+        already is where the record has not come to, because what it heard of was taken back, goes on where the record
+        is.
         """
         seq = min(seq, self._on_disk_seq)
-        position: int | None = None
         while True:
-            if position is None or position < self._ring_start:
-                if seq < self._trimmed_seq:
-                    page = _up_to(self._on_disk_seq, await self._page(seq))
-                    if page:
-                        seq = last_seq_of(page, seq)
-                        yield tuple(page)
-                        continue
-                position = self._position_after(seq)
-            start = position - self._ring_start
-            batch = tuple(self._ring[start : min(start + BATCH_ENTRIES, self._visible - self._ring_start)])
-            if batch:
-                position += len(batch)
-                seq = last_seq_of(batch, seq)
-                yield batch
-                continue
-            if self.failure:
-                raise TranscriptUnavailable(self.failure)
-            if self._ended.is_set():
-                return
-            await self._changed.wait()
+            while seq < self._on_disk_seq and (page := await self.durable_after(seq)):
+                seq = last_seq_of(page, seq)
+                yield page
+            # In one step with `present`: between them nothing can become visible.
+            position, now = self._visible, present()
+            seq = max(seq, self._on_disk_seq)
+            yield (now,)
+            while position >= self._ring_start:
+                if batch := self._visible_from(position):
+                    position += len(batch)
+                    seq = last_seq_of(batch, seq)
+                    yield batch
+                elif self.failure:
+                    raise TranscriptUnavailable(self.failure)
+                elif self._ended.is_set():
+                    return
+                else:
+                    await self._changed.wait()
 
-    def _position_after(self, seq: int) -> int:
-        """The position after the last entry in the ring that is, or comes before, the event `seq`."""
-        for place in range(self._visible - self._ring_start, 0, -1):
-            event = self._ring[place - 1].event
-            if isinstance(event, Event) and event.seq <= seq:
-                return self._ring_start + place
-        return self._ring_start
+    async def durable_after(self, seq: int) -> tuple[Delivery, ...]:
+        """The next that are on disk; none when only lost records follow."""
+        if seq < self._trimmed_seq:
+            return tuple(_up_to(self._on_disk_seq, await self._page(seq)))
+        entries = self._ring[: self._visible - self._ring_start]
+        return _bounded(entry for entry in entries if isinstance(entry.event, Event) and entry.event.seq > seq)
+
+    def _visible_from(self, position: int) -> tuple[Delivery, ...]:
+        start = position - self._ring_start
+        batch = self._ring[start : min(start + BATCH_ENTRIES, self._visible - self._ring_start)]
+        return tuple(batch) if self._ring_bytes <= PAGE_BYTES else _bounded(batch)
+
+
+def _bounded(entries: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    """From the first, at most 1,000 and about 1 MiB."""
+    taken: list[Delivery] = []
+    size = 0
+    for entry in islice(entries, PAGE_EVENTS):
+        taken.append(entry)
+        size += len(entry.line)
+        if size >= PAGE_BYTES:
+            break
+    return tuple(taken)
 
 
 def _up_to(seq: int, page: list[Delivery]) -> list[Delivery]:
