@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -82,9 +82,10 @@ from enginehouse_protocol.hub import (
     View,
     WithdrawQueued,
 )
-from enginehouse_protocol.ids import EngineName, QuestionId, RequestId, SessionId, new_session_id
+from enginehouse_protocol.ids import EngineName, QuestionId, RequestId, SessionId, is_id, new_session_id
 from enginehouse_protocol.workspace import Root, Workspace
 
+IdT = TypeVar("IdT", bound=str)
 SWITCH_INTERVAL_S = 0.0005
 """How long one thread may keep the interpreter. With Python's 5 ms a busy loop starves the thread that syncs."""
 
@@ -158,7 +159,7 @@ class Hub:
         if not await anyio.to_thread.run_sync(os.path.isdir, directory):
             raise FileUnusable(params.directory, "no such directory")
         await self._room.engine(params.engine)
-        session_id = params.session_id or new_session_id()
+        session_id = _made_by_host(params.session_id) or new_session_id()
         if await anyio.to_thread.run_sync(self._archive.folder(session_id).exists):  # asked for again
             async with self._sessions.use(session_id) as session:
                 return self._info(session)
@@ -211,7 +212,7 @@ class Hub:
             await self._check_directory(session, params.directory)
             supplied = self._supplied(session, params.host, params.launch)
             wishes = Wishes(max_steps=params.max_steps, unattended=params.unattended)
-            return await session.send(params.content, supplied, wishes, params.message_id)
+            return await session.send(params.content, supplied, wishes, _made_by_host(params.message_id))
 
     async def sessions_interrupt(self, params: SessionRef) -> Nothing:
         session = self._sessions.get(params.session_id)
@@ -403,6 +404,13 @@ class Hub:
     def _home(self, name: EngineName) -> EngineHome:
         log = logging.getLogger(f"enginehouse_engines.{name}")
         return EngineHome(state=self._folders.engine(name), kept=command_kept, log=log)
+
+
+def _made_by_host(given: IdT | None) -> IdT | None:
+    """An id from outside, fit to become a path. Raises: UsageError."""
+    if given is not None and not is_id(given):
+        raise UsageError(f"{given[:100]!r} is no id as Enginehouse makes them; leave it out, or make one in that shape")
+    return given
 
 
 def _stored_page(folder: Path, session_id: SessionId, after: int) -> tuple[list[Delivery], int]:

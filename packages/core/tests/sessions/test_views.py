@@ -16,7 +16,7 @@ from enginehouse_core.transcript.live import TAIL_CHARACTERS
 from enginehouse_core.transcript.log import RING_ENTRIES
 from enginehouse_protocol.content import Text, plain
 from enginehouse_protocol.engine import Secret
-from enginehouse_protocol.errors import AlreadyDecided, RequestNotFound
+from enginehouse_protocol.errors import AlreadyDecided, RequestNotFound, UsageError
 from enginehouse_protocol.events import (
     LiveState,
     MessageAssistant,
@@ -46,7 +46,7 @@ from enginehouse_protocol.hub import (
     SendMessage,
     SessionRef,
 )
-from enginehouse_protocol.ids import new_call_id, new_message_id, new_request_id, new_session_id
+from enginehouse_protocol.ids import MessageId, SessionId, new_call_id, new_message_id, new_request_id, new_session_id
 from enginehouse_protocol.permissions import Allow, Answer
 from enginehouse_protocol.settings import SessionSettings
 from enginehouse_protocol.testing import AskPerson, Emit, Gate, Say, ScriptedEngine, UseTool, Wait
@@ -234,6 +234,23 @@ async def test_a_session_that_is_created_again_is_the_same_one(tmp_path: Path) -
         (created,) = (await home.hub.sessions_events(EventsAfter(session_id=first.id))).events
         assert isinstance(created.body, SessionCreated)
         assert created.body.host == "editor"
+
+
+async def test_an_id_that_could_be_a_path_is_refused(tmp_path: Path) -> None:
+    async with house(tmp_path, ScriptedEngine([])) as home:
+        session_id = await home.session()
+        message = SendMessage(session_id=session_id, content=(Text(text="x"),), message_id=MessageId("../../x"))
+        with pytest.raises(UsageError, match="no id"):
+            await home.hub.sessions_send(message)
+        create = CreateSession(
+            engine=SCRIPTED,
+            directory=str(home.project),
+            settings=SessionSettings(),
+            launch=Launch(),
+            session_id=SessionId("../../x"),
+        )
+        with pytest.raises(UsageError, match="no id"):
+            await home.hub.sessions_create(create)
 
 
 # --- sessions nobody uses -----------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ class Port:
                 self._streaming.add(body.message_id)
                 await self._record.pass_on(body, turn_id)
             case ToolOutput():
-                await self._record.pass_on(body, turn_id)
+                if body.call_id in self._record.ahead.open_uses:  # what it prints after its result is heard by nobody
+                    await self._record.pass_on(body, turn_id)
             case ToolUse():
                 await self._use(body, turn_id)
             case ToolResult():
