@@ -5,7 +5,7 @@ Rule: only ratios of numbers from the same run mean anything. Nothing here is a 
 
 import sys
 
-from benchmarks import durable_ack, growth, load_and_fold, local_socket, start_up
+from benchmarks import durable_ack, fan_out, growth, load_and_fold, local_socket, start_up
 from benchmarks.row import Row, show
 
 BENCHMARKS = {
@@ -14,6 +14,7 @@ BENCHMARKS = {
     "load_and_fold": load_and_fold.measure,
     "growth": growth.measure,
     "local_socket": local_socket.measure,
+    "fan_out": fan_out.measure,
 }
 
 

@@ -17,7 +17,8 @@ from enginehouse_core.transcript.log import RING_ENTRIES, SessionLog
 from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
 from enginehouse_core.transcript.scan import Header, encode_header, scan
 from enginehouse_protocol.codec import encode_event
-from enginehouse_protocol.events import Event, MessageDelta, Notice
+from enginehouse_protocol.events import Event, LiveState, MessageDelta, Notice, SessionStateChanged
+from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import SessionId, new_message_id, new_session_id
 
 ROUNDS = 5
@@ -82,8 +83,11 @@ async def _deliveries(folder: Path, session_id: SessionId) -> tuple[float, float
     heard = [0]
     delta = MessageDelta(message_id=new_message_id(), text="word ")
 
+    def present() -> Delivery:
+        return log.stamp(LiveState(seq=0, state=SessionStateChanged(state="running")), None)
+
     async def listen() -> None:
-        async for batch in log.follow(0):
+        async for batch in log.follow(0, present):
             heard[0] += len(batch)
 
     async def cost() -> float:

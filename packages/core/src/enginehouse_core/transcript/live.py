@@ -5,7 +5,9 @@ missed of the transient events, this stands for.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from enginehouse_protocol.events import (
     AnyBody,
@@ -63,23 +65,10 @@ class PassingFold:
         self._tails: dict[CallId, _Tail] = {}
 
     def apply(self, body: AnyBody | Unknown) -> None:
-        match body:
-            case MessageDelta():
-                self._message(body).text.append(body.text)
-            case ReasoningDelta():
-                self._message(body).reasoning.append(body.text)
-            case ToolOutput():
-                self._tails.setdefault(body.call_id, _Tail()).add(body.text)
-            case MessageAssistant() | MessageReset():
-                self._messages.pop(body.message_id, None)
-            case ToolResult():
-                self._tails.pop(body.call_id, None)
-            case TurnCompleted() | TurnFailed():
-                self._messages.clear()  # the output of detached work goes on
-            case SessionStateChanged():
-                self.state = body
-            case _:
-                pass
+        # A table, not a chain of tests: every delta of every stream comes through here.
+        arm = _ARMS.get(type(body))
+        if arm is not None:
+            arm(self, body)
 
     def as_of(self, whole: LiveState) -> LiveState:
         """`whole` with what is known here."""
@@ -101,8 +90,50 @@ class PassingFold:
             questions=whole.questions,
         )
 
-    def _message(self, delta: MessageDelta | ReasoningDelta) -> _Streaming:
+    def message(self, delta: MessageDelta | ReasoningDelta) -> _Streaming:
         known = self._messages.get(delta.message_id)
         if known is None:
             known = self._messages[delta.message_id] = _Streaming(delta.parent_call_id)
         return known
+
+    def over(self, body: MessageAssistant | MessageReset) -> None:
+        self._messages.pop(body.message_id, None)
+
+    def printed(self, body: ToolOutput) -> None:
+        self._tails.setdefault(body.call_id, _Tail()).add(body.text)
+
+    def returned(self, body: ToolResult) -> None:
+        self._tails.pop(body.call_id, None)
+
+    def turn_over(self) -> None:
+        """The output of detached work goes on."""
+        self._messages.clear()
+
+
+def _delta(fold: PassingFold, body: MessageDelta) -> None:
+    fold.message(body).text.append(body.text)
+
+
+def _reasoning(fold: PassingFold, body: ReasoningDelta) -> None:
+    fold.message(body).reasoning.append(body.text)
+
+
+def _state(fold: PassingFold, body: SessionStateChanged) -> None:
+    fold.state = body
+
+
+def _turn_over(fold: PassingFold, _: TurnCompleted | TurnFailed) -> None:
+    fold.turn_over()
+
+
+_ARMS: dict[type, Callable[[PassingFold, Any], None]] = {
+    MessageDelta: _delta,
+    ReasoningDelta: _reasoning,
+    ToolOutput: PassingFold.printed,
+    MessageAssistant: PassingFold.over,
+    MessageReset: PassingFold.over,
+    ToolResult: PassingFold.returned,
+    TurnCompleted: _turn_over,
+    TurnFailed: _turn_over,
+    SessionStateChanged: _state,
+}

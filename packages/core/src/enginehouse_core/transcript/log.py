@@ -54,8 +54,6 @@ class SessionLog:
         self.session_id = session_id
         self.failure = ""
         """Why nothing can be recorded any more through this log; empty while all is well."""
-        self.passing = PassingFold()
-        """Of everything visible."""
         self._folder = folder
         self._file = file
         self._index = index
@@ -66,13 +64,16 @@ class SessionLog:
         self._ring_bytes = 0
         self._trimmed_seq = last_seq  # the last durable event that is not in the ring
         self._visible = 0
+        self._passing = PassingFold()
+        self._folded = 0  # position up to which `_passing` knows
+        self._shared: tuple[tuple[int, int], tuple[Delivery, ...], int] = (0, 0), (), 0
         self._unsynced: list[tuple[int, Delivery]] = []
         self._in_flight = 0
         self._waiting_bytes = 0
         self._oldest_waiting = 0.0
         self._work = anyio.Event()
-        self._progress = anyio.Event()
-        self._changed = anyio.Event()
+        self._progress: anyio.Event | None = None  # made by whoever waits: most of the time nobody does
+        self._changed: anyio.Event | None = None
         self._closing = False
         self._ended = anyio.Event()
 
@@ -84,6 +85,14 @@ class SessionLog:
     @property
     def on_disk_seq(self) -> int:
         return self._on_disk_seq
+
+    @property
+    def passing(self) -> PassingFold:
+        """Of everything visible."""
+        for delivery in self._ring[self._folded - self._ring_start : self._visible - self._ring_start]:
+            self._passing.apply(delivery.event.body)
+        self._folded = self._visible
+        return self._passing
 
     @property
     def visible(self) -> int:
@@ -126,7 +135,7 @@ class SessionLog:
     async def has_room(self) -> None:
         """Wait while too much waits for the disk. What bounds memory also lets the loop go idle for the writer."""
         while self._unsynced and not self.failure and not self._ended.is_set() and self._overfull():
-            await self._progress.wait()
+            await self._progressed()
 
     def _overfull(self) -> bool:
         return (
@@ -144,7 +153,7 @@ class SessionLog:
         while self._on_disk_seq < seq:
             if self.failure or self._ended.is_set():
                 raise TranscriptUnavailable(self.failure or "the session's record was closed")
-            await self._progress.wait()
+            await self._progressed()
 
     # --- the writer -----------------------------------------------------------------------------------------------
 
@@ -181,16 +190,14 @@ class SessionLog:
         self._advance()
 
     def _advance(self) -> None:
-        shown = self._visible
         self._visible = self._unsynced[0][0] if self._unsynced else self._ring_start + len(self._ring)
-        for delivery in self._ring[shown - self._ring_start : self._visible - self._ring_start]:
-            self.passing.apply(delivery.event.body)
         if len(self._ring) > RING_ENTRIES or self._ring_bytes > RING_BYTES:
             self._trim()
         self._notify()
 
     def _trim(self) -> None:
         """Drop the oldest entries that views may have seen."""
+        _ = self.passing  # it must not miss them
         gone = 0
         for delivery in islice(self._ring, self._visible - self._ring_start):
             if len(self._ring) - gone <= RING_ENTRIES - _RING_SLACK and self._ring_bytes <= RING_BYTES:
@@ -212,10 +219,17 @@ class SessionLog:
         self._notify()
 
     def _notify(self) -> None:
-        self._progress.set()
-        self._progress = anyio.Event()
-        self._changed.set()
-        self._changed = anyio.Event()
+        """Wake whoever waits for the disk, and every view that has seen all there was."""
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def _progressed(self) -> None:
+        self._progress = self._progress or anyio.Event()
+        await self._progress.wait()
 
     def close(self) -> None:
         """Let the writer finish what is queued and end. Nothing can be put any more."""
@@ -263,15 +277,17 @@ class SessionLog:
             seq = max(seq, self._on_disk_seq)
             yield (now,)
             while position >= self._ring_start:
-                if batch := self._visible_from(position):
+                if position < self._visible:
+                    batch, last_seq = self._visible_from(position)
                     position += len(batch)
-                    seq = last_seq_of(batch, seq)
+                    seq = last_seq or seq
                     yield batch
                 elif self.failure:
                     raise TranscriptUnavailable(self.failure)
                 elif self._ended.is_set():
                     return
                 else:
+                    self._changed = self._changed or anyio.Event()
                     await self._changed.wait()
 
     async def durable_after(self, seq: int) -> tuple[Delivery, ...]:
@@ -281,10 +297,15 @@ class SessionLog:
         entries = self._ring[: self._visible - self._ring_start]
         return _bounded(entry for entry in entries if isinstance(entry.event, Event) and entry.event.seq > seq)
 
-    def _visible_from(self, position: int) -> tuple[Delivery, ...]:
-        start = position - self._ring_start
-        batch = self._ring[start : min(start + BATCH_ENTRIES, self._visible - self._ring_start)]
-        return tuple(batch) if self._ring_bytes <= PAGE_BYTES else _bounded(batch)
+    def _visible_from(self, position: int) -> tuple[tuple[Delivery, ...], int]:
+        """The next batch, and the seq of its last durable event (0: none). Views at one place get the same object."""
+        place = position, self._visible
+        if self._shared[0] != place:
+            start = position - self._ring_start
+            batch = self._ring[start : min(start + BATCH_ENTRIES, self._visible - self._ring_start)]
+            cut = tuple(batch) if self._ring_bytes <= PAGE_BYTES else _bounded(batch)
+            self._shared = place, cut, last_seq_of(cut, 0)
+        return self._shared[1:]
 
 
 def _bounded(entries: Iterable[Delivery]) -> tuple[Delivery, ...]:
