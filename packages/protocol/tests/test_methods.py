@@ -14,7 +14,7 @@ from enginehouse_protocol import errors
 from enginehouse_protocol.codec import decode_event, decode_recorded
 from enginehouse_protocol.errors import EnginehouseError, MalformedData, SessionNotFound, UsageError
 from enginehouse_protocol.events import Unknown
-from enginehouse_protocol.hub import Attach, EventsAfter, EventsPage, HubApi, Nothing, SessionRef
+from enginehouse_protocol.hub import Attach, EventsAfter, EventsPage, HubApi, Nothing, QueueState, SessionRef
 from enginehouse_protocol.ids import SessionId
 from enginehouse_protocol.methods import (
     METHODS,
@@ -249,3 +249,24 @@ def test_a_handshake_needs_no_more_than_who_and_which_version() -> None:
     assert msgspec.json.decode(said, type=Initialize) == Initialize(protocol_version=1, host=host)
     answer = Initialized(protocol_version=1, hub=HubInfo(version="0.1", pid=12))
     assert msgspec.json.encode(answer) == b'{"protocol_version":1,"hub":{"version":"0.1","pid":12}}'
+
+
+async def test_every_call_is_admitted_by_name_before_it_is_made() -> None:
+    house = House()
+    first, second = memory_pair()
+    seen: list[str] = []
+
+    def admit(name: str, params: msgspec.Struct) -> msgspec.Struct:
+        seen.append(name)
+        if name == "sessions.interrupt":
+            raise UsageError("not now")
+        return SessionRef(session_id=SessionId("another")) if isinstance(params, SessionRef) else params
+
+    handler = dispatch(cast(HubApi, house), cast(Connection, house), admit)
+    with anyio.fail_after(5):
+        async with Peer(first, unasked) as asking, Peer(second, handler):
+            await call(asking, "queue.list", SessionRef(session_id=SessionId("one")), QueueState, deadline_s=5)
+            with pytest.raises(UsageError, match="not now"):
+                await call(asking, "sessions.interrupt", SessionRef(session_id=SessionId("one")), Nothing, deadline_s=5)
+    assert house.asked == [("queue.list", SessionRef(session_id=SessionId("another")))]
+    assert seen == ["queue.list", "sessions.interrupt"]

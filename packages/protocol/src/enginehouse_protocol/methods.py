@@ -2,7 +2,7 @@
 
 Rule: nothing is listed twice. The table is read off `HubApi` and `Connection`; to change it, change them.
 
-Events travel in the one encoding they have, as lines: `codec.decode_event` reads one.
+Events travel in the one encoding they have, as lines: `codec.decode_recorded` reads one, as it would from the file.
 """
 
 import inspect

@@ -355,6 +355,7 @@ class Peer:
         except Exception:  # noqa: BLE001 – a connection's end
             _log.exception("the writer of a connection failed; the connection ends")
             why = "writing to it failed"
+        self._outbox.close(why, drop=True)  # also when the reader was first to see the end, and still hoped
         self._end(why)
         await self._close()
 
