@@ -21,7 +21,9 @@ class Introduction:
 
     def __call__(self, script: Script, *, models: Collection[str] = ("scripted",)) -> Person:
         self.server = self._stack.enter_context(server_in_thread(script, models=models))
-        return Person(self._folder / "home", self.server.base_url)
+        person = Person(self._folder / "home", self.server.base_url)
+        self._stack.callback(person.ends_hubs)
+        return person
 
     def asked(self) -> list[ChatRequest]:
         """The chat requests the model has had, once no answer is under way."""
@@ -38,6 +40,14 @@ def meet(tmp_path: Path) -> Iterator[Introduction]:
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Person:
+def person(tmp_path: Path) -> Iterator[Person]:
     """Somebody without a model."""
-    return Person(tmp_path / "home")
+    person = Person(tmp_path / "home")
+    yield person
+    person.ends_hubs()
+
+
+@pytest.fixture(params=["through the hub", "in process"])
+def run(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The command, both ways, for what is promised of both."""
+    return ("run",) if request.param == "through the hub" else ("run", "--no-hub")

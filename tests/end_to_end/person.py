@@ -9,17 +9,19 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
 from typing import Any, Self
 
 import msgspec
+import psutil
 
 ENGINEHOUSE = str(Path(sysconfig.get_path("scripts")) / "enginehouse")
 PATIENCE_S = 60
+_HUB_ENDS_WITHIN_S = 15
 _ON_A_TERMINAL = "import fcntl,os,sys,termios;fcntl.ioctl(2,termios.TIOCSCTTY,0);os.execv(sys.argv[1],sys.argv[1:])"
 
 
@@ -35,6 +37,11 @@ class Ended:
         """What stdout has, one JSON object a line."""
         return [msgspec.json.decode(line) for line in self.out_bytes.splitlines()]
 
+    @property
+    def durable(self) -> bytes:
+        """The lines of stdout that are events of the record, as they came."""
+        return b"".join(line for line in self.out_bytes.splitlines(keepends=True) if "seq" in msgspec.json.decode(line))
+
     def bodies(self, tag: str) -> list[dict[str, Any]]:
         return [event["body"] for event in self.events if event["body"]["type"] == tag]
 
@@ -43,6 +50,7 @@ class Person:
     def __init__(self, home: Path, base_url: str = "") -> None:
         self.home = home
         self.profile = home / "profile"
+        self._profiles = {self.profile}
         self.project = home / "project"
         self.project.mkdir(parents=True)
         self.environment = {
@@ -58,6 +66,7 @@ class Person:
 
     def keeps_profile_at(self, profile: Path) -> None:
         self.profile = profile
+        self._profiles.add(profile)
         self.environment["ENGINEHOUSE_PROFILE"] = str(profile)
 
     def runs(
@@ -111,20 +120,96 @@ class Person:
         return msgspec.json.decode(listed.out_bytes.splitlines()[0])
 
     def alive(self, *commands: str) -> list[str]:
-        """What runs of this person's: known by the home folder in its environment, or by being one of `commands`."""
+        """What runs of this person's beside the hub: known by the home folder in its environment, or by being one of
+        `commands`."""
         mark = f"HOME={self.home}".encode()
-        found: list[str] = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-                environment = (process / "environ").read_bytes().split(b"\0")
-                state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            command = b" ".join(words).decode("utf-8", "replace")
-            if state != "Z" and (mark in environment or command in commands):
-                found.append(command)
+        return [
+            command
+            for _, command, environment in _processes()
+            if (mark in environment or command in commands) and not _is_hub(command)
+        ]
+
+    def hubs(self) -> list[psutil.Process]:
+        """The hubs of this person's profiles: of each the process that serves, not its keeper."""
+        return [each for each in self._hub_processes() if (parent := _parent(each)) and _is_hub(_words(parent))]
+
+    def ends_hubs(self) -> None:
+        """As a log-out does it, and within a deadline: what a test leaves running is a failure of the hub."""
+        processes = self._hub_processes()
+        for each in processes:
+            if (parent := _parent(each)) is None or parent not in processes:  # the keeper passes it on
+                _signal(each, signal.SIGTERM)
+        deadline = time.monotonic() + _HUB_ENDS_WITHIN_S
+        while left := self._hub_processes():
+            if time.monotonic() > deadline:
+                for each in left:
+                    _signal(each, signal.SIGKILL)
+                raise AssertionError(f"the hub did not end within {_HUB_ENDS_WITHIN_S} s: {left}")
+            time.sleep(0.01)
+
+    def _hub_processes(self) -> list[psutil.Process]:
+        marks = {f"ENGINEHOUSE_PROFILE={profile}".encode() for profile in self._profiles}
+        found: list[psutil.Process] = []
+        for pid, command, environment in _processes():
+            if _is_hub(command) and marks & environment:
+                with suppress(psutil.NoSuchProcess):
+                    found.append(psutil.Process(pid))
         return found
+
+
+def _processes() -> Iterator[tuple[int, str, set[bytes]]]:
+    """What runs: number, command line, environment."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+            environment = (process / "environ").read_bytes().split(b"\0")
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            yield int(process.name), b" ".join(words).decode("utf-8", "replace"), set(environment)
+
+
+def _is_hub(command: str) -> bool:
+    return "enginehouse hub serve" in command
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    try:
+        return process.parent()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+
+
+def hub_status(person: Person) -> dict[str, Any]:
+    return msgspec.json.decode(person.runs("hub", "status", "--json").out)
+
+
+def one_line(ended: Ended, code: int, says: str) -> None:
+    """It ended with `code`, and what it said is one line with `says` in it."""
+    assert (ended.code, ended.out) == (code, ""), ended
+    assert says in ended.err
+    assert len(ended.err.splitlines()) == 1, ended.err
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """What another process does can only be seen by looking."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 class Terminal:
@@ -164,6 +249,14 @@ class Terminal:
                 raise AssertionError(f"{text!r} never came; the terminal shows:\n{self.shown}")
         before, self._read_to = self.shown[self._read_to : found], found + len(text)
         return before
+
+    def fileno(self) -> int:
+        """Our side, for whoever reads it instead of `until` and `ends`."""
+        return self._ours
+
+    def code(self) -> int | None:
+        """How the command ended; None while it runs."""
+        return self._process.poll()
 
     def types(self, text: str) -> None:
         os.write(self._ours, text.encode())

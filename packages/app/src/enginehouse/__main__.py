@@ -1,7 +1,7 @@
 """The console script. It decides what must happen before anything is imported, and how the process ends.
 
-Rule: `--help` and `--version` load argparse and nothing of ours; a command that runs an agent becomes a child of its
-keeper before it loads anything else.
+Rule: `--help` and `--version` load argparse and nothing of ours; a process in which agents run becomes a child of its
+keeper before it loads anything else. A command that talks to the hub has no agent in it, and no keeper.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from enginehouse_hosts.terminal import exit_codes
 TYPE_CHECKING = False  # `typing` itself would be the dearest import here
 if TYPE_CHECKING:
     from typing import NoReturn
-
-_KEPT = ("run", "demo")
 
 
 def main() -> None:
@@ -39,7 +37,7 @@ def _command(arguments: list[str]) -> int:
 
             print(f"enginehouse {__version__}")
             return exit_codes.COMPLETED
-        if arguments[:1] and arguments[0] in _KEPT and not {"-h", "--help"} & set(arguments):
+        if _runs_agents(arguments):
             from enginehouse_core.keeper import keep
 
             keep()
@@ -53,6 +51,13 @@ def _command(arguments: list[str]) -> int:
         from enginehouse.failure import told
 
         return told(error)
+
+
+def _runs_agents(arguments: list[str]) -> bool:
+    """Once too often, for a prompt that reads like an option, does no harm."""
+    if {"-h", "--help"} & set(arguments):
+        return False
+    return arguments[:1] == ["demo"] or arguments[:2] == ["hub", "serve"] or {"run", "--no-hub"} <= set(arguments)
 
 
 def _leave(code: int) -> NoReturn:

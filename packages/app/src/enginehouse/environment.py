@@ -1,13 +1,14 @@
 """What the person's environment says: where the model is, what is secret, what a new session starts with.
 
 Rule: the hub never reads these variables; they are resolved here, once, where the person sits. Precedence: flags, then
-`ENGINEHOUSE_*`, then `settings.toml`. A key goes only to an address that was given together with it. Where
-`OPENAI_BASE_URL` names the address of a provider file, that file's `options` count, and nothing else of it.
+`ENGINEHOUSE_*`, then `settings.toml`. A key goes only to an address that was given together with it, and a stored one is
+read only when its provider is the one to be used. A provider that was named goes before `OPENAI_BASE_URL`; where that
+names the address of a provider file, the file's `options` count, and nothing else of it.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -23,11 +24,17 @@ from enginehouse_protocol.ids import EngineName
 from enginehouse_protocol.settings import Mode, SessionSettings
 
 if TYPE_CHECKING:
+    from enginehouse_core.credentials.store import CredentialStore, StoreKind
     from enginehouse_core.profile.provider import ProviderFile
 
 DEFAULT_ENGINE = EngineName("openai_compatible")
 ENVIRONMENT_PROVIDER = "environment"
 KEY, BASE_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+PROVIDER = "ENGINEHOUSE_PROVIDER"
+NO_MODEL = (
+    f"there is no model to talk to: add a provider with `enginehouse providers add`, or set {KEY}, or {BASE_URL} to an "
+    "OpenAI-compatible server (one on this machine needs no key); `enginehouse demo` needs none of them"
+)
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^\s@]+)@")
 _SHORTEST_SECRET = 8
 
@@ -37,6 +44,7 @@ class Flags:
     """What the command line said; None: nothing."""
 
     engine: str | None = None
+    provider: str | None = None
     model: str | None = None
     effort: str | None = None
     mode: Mode | None = None
@@ -59,32 +67,35 @@ def start_of(flags: Flags, folders: Folders, environment: Mapping[str, str]) -> 
     """Blocks.
 
     Raises:
-        UsageError: a mode that is none, or several providers and no word which.
+        UsageError: a mode that is none, several providers and no word which, or one that is not there or not this
+            engine's; its key is not where its file says.
         ProfileInvalid: a file of the profile cannot be understood.
     """
     found = defaults(folders, environment)
-    engine = EngineName(flags.engine or found.engine or DEFAULT_ENGINE)
+    provider = flags.provider or environment.get(PROVIDER) or None
+    wanted = flags.engine or (_engine_of(provider, folders) if provider else None) or found.engine
+    engine = EngineName(wanted or DEFAULT_ENGINE)
     return Start(
         engine=engine,
         settings=found.session.updated(flags.settings),
-        launch=launch_of(engine, folders, environment),
+        launch=launch_of(engine, folders, environment, provider=provider),
     )
 
 
-def launch_of(engine: EngineName, folders: Folders, environment: Mapping[str, str]) -> Launch:
-    """Raises like `start_of`. Blocks."""
-    provider, key = _provider_of(engine, folders, environment)
+def launch_of(
+    engine: EngineName, folders: Folders, environment: Mapping[str, str], *, provider: str | None = None
+) -> Launch:
+    """`provider`: the name of a provider of the profile; None: the one there is. Raises like `start_of`. Blocks."""
+    chosen, key = _provider_of(engine, folders, environment, provider)
     secrets = secrets_in(environment)
-    if key is not None and (value := environment.get(key)):
-        secrets[key] = value
-    else:
-        key = None
+    if key is not None:
+        secrets[key[0]] = key[1]
     shown = {
         name: value
         for name, value in environment.items()
         if name not in secrets and well_formed(name + value) == name + value
     }
-    return Launch(environment=shown, secrets=secrets, key=key, provider=provider)
+    return Launch(environment=shown, secrets=secrets, key=key[0] if key else None, provider=chosen)
 
 
 def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
@@ -104,21 +115,70 @@ def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
     return secrets
 
 
+def stores_of(
+    folders: Folders, environment: Mapping[str, str], *, waiting: Callable[[str], None] | None = None
+) -> "Callable[[StoreKind], CredentialStore]":
+    """The places for keys of this profile. `waiting`: what tells the person that the keyring waits for its password;
+    without it they are told on stderr where there is a terminal, and else a locked keyring is not waited for."""
+    from enginehouse.output import at_a_terminal, remark
+    from enginehouse_core.credentials.system_keyring import SystemKeyring
+    from enginehouse_core.credentials.unencrypted_file import UnencryptedFile
+
+    def told(title: str) -> None:
+        remark(f"waiting for the {title} to be unlocked; it asks in a window of its own")
+
+    if waiting is None and at_a_terminal():
+        waiting = told
+
+    def store(kind: "StoreKind") -> "CredentialStore":
+        if kind == "keyring":
+            return SystemKeyring(folders.key, environment, waiting=waiting)
+        return UnencryptedFile(folders)
+
+    return store
+
+
+_Key = tuple[str, str]
+"""Its name in the record, and the key."""
+
+
+def _engine_of(provider: str, folders: Folders) -> str:
+    from enginehouse_core.profile.provider import provider_named
+
+    return provider_named(folders, provider).engine
+
+
 def _provider_of(
-    engine: EngineName, folders: Folders, environment: Mapping[str, str]
-) -> tuple[Provider | None, str | None]:
-    """Where the model is, and the name of the variable that holds its key."""
+    engine: EngineName, folders: Folders, environment: Mapping[str, str], named: str | None
+) -> tuple[Provider | None, _Key | None]:
+    """Where the model is, and the key for it."""
+    if named is not None:
+        from enginehouse_core.profile.provider import provider_named
+
+        file = provider_named(folders, named)
+        if file.engine != engine:
+            raise UsageError(f"provider {named!r} is for the engine {file.engine}, not for {engine}")
+        return file.as_provider(named), _key_of(named, file, folders, environment)
+    own = (KEY, environment.get(KEY, ""))
     files = _provider_files(engine, folders)
     if engine == DEFAULT_ENGINE and (base_url := environment.get(BASE_URL)):
         same = {name: file for name, file in files.items() if _is_same(file.base_url, base_url)}
         _, file = _the_one(same, f"{engine} at the address in {BASE_URL}")
-        return Provider(name=ENVIRONMENT_PROVIDER, base_url=base_url, options=dict(file.options) if file else {}), KEY
+        options = dict(file.options) if file else {}
+        return Provider(name=ENVIRONMENT_PROVIDER, base_url=base_url, options=options), own if own[1] else None
     name, file = _the_one(files, engine)
     if file is not None:
-        return file.as_provider(name), file.api_key_env
-    if engine == DEFAULT_ENGINE and environment.get(KEY):
-        return Provider(name=ENVIRONMENT_PROVIDER), KEY
+        return file.as_provider(name), _key_of(name, file, folders, environment)
+    if engine == DEFAULT_ENGINE and own[1]:
+        return Provider(name=ENVIRONMENT_PROVIDER), own
     return None, None
+
+
+def _key_of(name: str, file: "ProviderFile", folders: Folders, environment: Mapping[str, str]) -> _Key | None:
+    from enginehouse_core.credentials.provider_key import key_of
+
+    found = key_of(name, file, environment, stores_of(folders, environment))
+    return None if found is None else (found.name, found.value)
 
 
 def _provider_files(engine: EngineName, folders: Folders) -> dict[str, "ProviderFile"]:
@@ -138,7 +198,8 @@ def _the_one(files: dict[str, "ProviderFile"], what: str) -> "tuple[str, Provide
         files = {name: file for name, file in files.items() if name == "default"} or files
     if len(files) > 1:
         raise UsageError(
-            f"the profile has several providers for {what}: {', '.join(files)}; call one of them default.toml"
+            f"the profile has several providers for {what}: {', '.join(files)}; say which with --provider or "
+            f"{PROVIDER}, or call one of them default.toml"
         )
     return next(iter(files.items()), ("", None))
 

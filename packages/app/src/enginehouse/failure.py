@@ -9,11 +9,13 @@ import os
 from enginehouse.output import complain
 from enginehouse_hosts.terminal.exit_codes import FAILED, MISUSED
 from enginehouse_protocol.errors import (
+    AccessRefused,
     DecisionError,
     EnginehouseError,
     EngineUnavailable,
     FileUnusable,
     ProfileError,
+    ProfileLocked,
     SessionError,
     SettingRefused,
     TranscriptUnreadable,
@@ -29,6 +31,7 @@ _MISUSE = (
     SettingRefused,
     FileUnusable,
     TranscriptUnreadable,
+    AccessRefused,
 )
 
 
@@ -36,10 +39,18 @@ def told(error: Exception) -> int:
     """Say it on stderr and return the exit code."""
     expected = _expected(error)
     if expected is not None:
-        complain(str(expected))
+        complain(_text(expected))
         return MISUSED if isinstance(expected, _MISUSE) else FAILED
     complain(_unexpected(error))
     return FAILED
+
+
+def _text(error: EnginehouseError) -> str:
+    if isinstance(error, ProfileLocked):
+        from enginehouse.hub_place import locked_text
+
+        return locked_text(error)
+    return str(error)
 
 
 def _expected(error: BaseException) -> EnginehouseError | None:

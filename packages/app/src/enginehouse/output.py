@@ -60,9 +60,14 @@ def complain(text: str) -> None:
     _to_stderr(f"enginehouse: {exact(' '.join(text.splitlines()))}\n")
 
 
+def at_a_terminal() -> bool:
+    """Whether a person sits here who reads stderr and types into stdin."""
+    return bool(sys.stdin and sys.stderr and sys.stdin.isatty() and sys.stderr.isatty())
+
+
 def agreed(question: str) -> bool:
     """Ask the person at this terminal; everything but a yes is a no."""
-    if not (sys.stdin and sys.stderr and sys.stdin.isatty() and sys.stderr.isatty()):
+    if not at_a_terminal():
         return False
     _to_stderr(f"{exact(question)} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -30,6 +30,16 @@ FACTORIES: Mapping[EngineName, EngineFactory] = {
 }
 
 
+FIRST_TURN = (
+    "enginehouse_engines.openai_compatible",
+    "enginehouse_engines.openai_compatible.client",
+    "enginehouse_engines.openai_compatible.session",
+    "httpcore2",  # which the client imports when it is made
+)
+"""The modules whose import the first turn on the default engine would wait for. Of other engines none: whoever does not
+use them does not pay for them."""
+
+
 def hub_of(folders: Folders, what: str) -> Hub:
     """The hub in this process. Entering it takes the profile's lock; `what` is what others are told that has it."""
     return Hub(folders=folders, factories=FACTORIES, what=what)

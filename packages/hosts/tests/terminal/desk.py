@@ -9,21 +9,35 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
+import msgspec
 
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_protocol.codec import encode_event
 from enginehouse_protocol.errors import EnginehouseError, MessageNotQueued
-from enginehouse_protocol.events import TRANSIENT, Body, Event, MessageQueued, MessageWithdrawn, Passing
+from enginehouse_protocol.events import (
+    TRANSIENT,
+    Body,
+    Event,
+    LiveState,
+    MessageQueued,
+    MessageWithdrawn,
+    Passing,
+    SessionStateChanged,
+)
 from enginehouse_protocol.hub import (
     AnswerPermission,
     AnswerQuestion,
     Attach,
     CreateSession,
     Delivery,
+    EventsAfter,
+    EventsPage,
     HubApi,
     Launch,
     Nothing,
+    PendingRequests,
     QueuedMessage,
+    QueueState,
     Receipt,
     SendMessage,
     SessionInfo,
@@ -32,12 +46,18 @@ from enginehouse_protocol.hub import (
     WithdrawQueued,
 )
 from enginehouse_protocol.ids import EngineName, MessageId, SessionId, TurnId
+from enginehouse_protocol.permissions import PendingRequest
 from enginehouse_protocol.settings import SessionSettings
 
 S = SessionId("s_0000000000000000000000000a")
 M = MessageId("m_0000000000000000000000000a")
 T = TurnId("t_0000000000000000000000000a")
 CREATE = CreateSession(engine=EngineName("x"), directory="/p", settings=SessionSettings(), launch=Launch())
+
+
+def live(seq: int = 0, *, held: bool = False, busy: bool = False, **present: Any) -> LiveState:
+    state = SessionStateChanged(state="running" if busy else "idle", held=held)
+    return LiveState(seq=seq, state=state, **present)
 
 
 def info(last_seq: int = 0) -> SessionInfo:
@@ -56,17 +76,27 @@ def info(last_seq: int = 0) -> SessionInfo:
 
 
 class DeskHub:
-    """Every verb answers at once; `on_send`, `on_answer` and `on_interrupt` say what happens then."""
+    """Every verb answers at once; `on_send`, `on_answer` and the like say what happens then."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.on_send: Callable[[], None] = lambda: None
+        self.on_attach: Callable[[], None] = lambda: None
         self.on_answer: Callable[[AnswerPermission | AnswerQuestion], None] = lambda _: None
         self.on_interrupt: Callable[[], None] = lambda: None
+        self.on_withdraw: Callable[[], None] = lambda: None
         self.refuses: EnginehouseError | None = None
         self.withdraws = False
+        self.deaf = False
+        """It never answers an interrupt."""
+        self.queue = QueueState(messages=(), held=False)
+        self.pending: tuple[PendingRequest, ...] = ()
+        self.first = live()
+        self.fails: EnginehouseError | None = None
+        """What ends the view."""
         self._seq = 0
-        self._heard: list[Delivery] = []
+        self._heard: list[tuple[Delivery, ...]] = []
+        self._recorded: list[Delivery] = []
         self._over = False
         self._changed = anyio.Event()
 
@@ -76,8 +106,18 @@ class DeskHub:
 
     def happens(self, *bodies: Body, turn_id: TurnId | None = T) -> None:
         for body in bodies:
-            self._heard.append(self.stamped(body, turn_id))
+            self.happens_at_once(body, turn_id=turn_id)
+
+    def happens_at_once(self, *bodies: Body, turn_id: TurnId | None = T) -> None:
+        """All of it in one batch."""
+        batch = tuple(self.stamped(body, turn_id) for body in bodies)
+        self._heard.append(batch)
+        self._recorded += [delivery for delivery in batch if isinstance(delivery.event, Event)]
         self._changed.set()
+
+    def happens_unseen(self, *bodies: Body) -> None:
+        """It is recorded, and the view has not come to it yet."""
+        self._recorded += [self.stamped(body) for body in bodies]
 
     def stamped(self, body: Any, turn_id: TurnId | None = T) -> Delivery:
         event: Event | Passing
@@ -88,8 +128,8 @@ class DeskHub:
             event = Event(session_id=S, seq=self._seq, at_ms=1, turn_id=turn_id, body=body)
         return Delivery(event=event, line=encode_event(event))
 
-    def ends(self) -> None:
-        self._over = True
+    def ends(self, error: EnginehouseError | None = None) -> None:
+        self._over, self.fails = True, error
         self._changed.set()
 
     async def sessions_create(self, params: CreateSession) -> SessionInfo:
@@ -104,17 +144,32 @@ class DeskHub:
         self.asked.append(params)
         if self.refuses is not None:
             raise self.refuses
-        self.happens(MessageQueued(message_id=M, content=params.content), turn_id=None)
+        assert params.message_id is not None
+        self.happens(MessageQueued(message_id=params.message_id, content=params.content), turn_id=None)
+        seq = self._seq
         self.on_send()
-        return Receipt(message_id=M, seq=self._seq)
+        return Receipt(message_id=params.message_id, seq=seq)
 
     async def sessions_interrupt(self, params: SessionRef) -> Nothing:
         self.asked.append(params)
         self.on_interrupt()
+        if self.deaf:
+            await anyio.sleep_forever()
         return Nothing()
+
+    async def sessions_events(self, params: EventsAfter) -> EventsPage:
+        lines = tuple(msgspec.Raw(each.line) for each in self._recorded[params.after :])
+        return EventsPage(lines=lines, last_seq=len(self._recorded))
+
+    async def queue_list(self, params: SessionRef) -> QueueState:
+        return self.queue
+
+    async def permissions_pending(self, _: Nothing, /) -> PendingRequests:
+        return PendingRequests(requests=self.pending)
 
     async def queue_withdraw(self, params: WithdrawQueued) -> QueuedMessage:
         self.asked.append(params)
+        self.on_withdraw()
         if not self.withdraws:
             raise MessageNotQueued("not in the queue")
         self.happens(MessageWithdrawn(message_id=params.message_id, by="person"), turn_id=None)
@@ -136,10 +191,14 @@ class DeskHub:
         yield self
 
     async def batches(self) -> AsyncIterator[tuple[Delivery, ...]]:
+        yield (self.stamped(self.first, None),)
+        self.on_attach()
         while True:
             while self._heard:
-                yield (self._heard.pop(0),)
+                yield self._heard.pop(0)
             if self._over:
+                if self.fails is not None:
+                    raise self.fails
                 return
             self._changed = anyio.Event()
             await self._changed.wait()

@@ -4,7 +4,7 @@ from typing import Any
 
 import anyio
 import pytest
-from terminal.desk import Desk
+from terminal.desk import Desk, M
 from terminal.test_conversation import ASK, CREATE, ENDED, STARTED, plays
 
 from enginehouse_hosts.terminal.card import card_of
@@ -165,7 +165,7 @@ async def asked_about(terminal: Desk, about: ToolUse, *typed: tuple[str, str]) -
                     terminal.types(text)
 
             tasks.start_soon(person)
-            await conversation.hold(CREATE, Message(text="hi", launch=Launch()))
+            await conversation.hold(CREATE, Message(text="hi", launch=Launch(), message_id=M))
             tasks.cancel_scope.cancel()
     return [call for call in hub.asked if isinstance(call, AnswerPermission)]
 

@@ -85,7 +85,7 @@ async def hold(
     presenter = JsonLines(desk.streams) if as_json else Printer(desk.streams, styles=styles)
     conversation = Conversation(hub.api, desk.streams, presenter, styles=styles, environment=environment)
     with anyio.fail_after(10):
-        return await conversation.hold(start or CREATE, Message(text="hi", launch=Launch()))
+        return await conversation.hold(start or CREATE, Message(text="hi", launch=Launch(), message_id=M))
 
 
 def plays(*bodies: Body) -> DeskHub:
@@ -152,8 +152,8 @@ async def test_json_is_the_bytes_of_the_hub_and_nothing_else(piped: Desk) -> Non
     lines = [delivery.line for delivery in [twin.stamped(body) for body in (STARTED, HELLO)]]
     assert await hold(hub, piped, as_json=True) == 0
     shown = piped.out().splitlines()
-    assert len(shown) == 5
-    assert [line.replace('"seq":2', '"seq":1').replace('"seq":3', '"seq":2') for line in shown[1:3]] == [
+    assert len(shown) == 6
+    assert [line.replace('"seq":2', '"seq":1').replace('"seq":3', '"seq":2') for line in shown[2:4]] == [
         line.decode() for line in lines
     ]
 
@@ -205,7 +205,11 @@ async def test_two_leave_although_the_hub_does_not_answer(piped: Desk) -> None:
             await anyio.sleep(0.5)  # sooner it would be the same press
             signal.raise_signal(signal.SIGINT)
 
-        hub.on_interrupt = lambda: (tasks.start_soon(impatient), None)[1]
+        def asked_to_stop() -> None:
+            hub.on_interrupt = lambda: None
+            tasks.start_soon(impatient)
+
+        hub.on_interrupt = asked_to_stop
         started = anyio.current_time()
         assert await hold(hub, piped) == 130
         assert anyio.current_time() - started < 3
@@ -313,7 +317,8 @@ async def test_a_request_decided_elsewhere_is_withdrawn_and_the_next_one_asked(t
         input_digest="digest-2",
         expires_at_ms=0,
     )
-    hub = plays(STARTED, USE, REQUEST, second)
+    pwd = ToolUse(call_id=CallId("c_2"), name="bash", kind="execute", title="$ pwd", input={"command": "pwd"})
+    hub = plays(STARTED, USE, pwd, REQUEST, second)
     hub.on_answer = lambda _: hub.happens(ENDED)
     async with anyio.create_task_group() as tasks:
 
@@ -401,7 +406,7 @@ async def test_a_session_that_goes_on_says_with_what_and_yolo_is_warned_of(piped
         hub.api, piped.streams, Printer(piped.streams, styles=styles), styles=styles, environment={}
     )
     with anyio.fail_after(10):
-        await conversation.hold(start, Message(text="hi", launch=Launch(provider=provider)))
+        await conversation.hold(start, Message(text="hi", launch=Launch(provider=provider), message_id=M))
     head, warning, remark, *_ = piped.err().splitlines()
     assert head == f"session {S} on x · m1 · effort high · mode yolo · models.test:8080 · /p"
     assert warning.startswith("yolo: ")

@@ -1,5 +1,6 @@
 """What a person reads of a conversation, on a terminal and in a pipe."""
 
+import anyio
 import pytest
 from terminal.desk import Desk, DeskHub, M
 
@@ -50,6 +51,7 @@ def use(title: str = "$ ls", kind: str = "execute", parent: str | None = None) -
 def printed(desk: Desk, *bodies: Body, coloured: bool = False, recorded: bool = False) -> tuple[str, str]:
     """What of these bodies goes to stdout, and what to stderr."""
     printer = Printer(desk.streams, styles=Styles(coloured=coloured), recorded=recorded)
+    anyio.run(printer.begin, "", M)
     hub = DeskHub()
     pieces = [piece for body in bodies for piece in printer.told(hub.stamped(body).event)]
     answer = "".join(piece.text for piece in pieces if piece.to == "answer")

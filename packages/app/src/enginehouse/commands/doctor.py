@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
+import anyio
+
 from enginehouse import __version__
 from enginehouse.engines_in_use import asked_engines
 from enginehouse.environment import BASE_URL, KEY
-from enginehouse.output import flush, put
+from enginehouse.hub_place import STOP, hub_place
+from enginehouse.output import clock, flush, put
 from enginehouse_core.keeper import hands_orphans_over
 from enginehouse_core.profile.check import check_profile
 from enginehouse_core.profile.folders import Folders
@@ -27,6 +30,7 @@ from enginehouse_hosts.terminal.plain_text import one_line
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.errors import EnginehouseError
+from enginehouse_protocol.local_socket import status
 
 _DEADLINE_S = 5.0
 _MARKS = {"good": "✓", "note": "·", "bad": "✗"}
@@ -63,6 +67,7 @@ def _findings() -> Iterator[Finding]:
         yield Finding("bad", "profile", str(error))
         return
     yield from _profile(folders)
+    yield _hub(folders)
     yield _keeper()
     yield _sandbox()
     yield from _model_address()
@@ -85,6 +90,23 @@ def _profile(folders: Folders) -> Iterator[Finding]:
         yield Finding("good", "log", str(folders.log))
     except EnginehouseError as error:
         yield Finding("bad", "profile", str(error))
+
+
+def _hub(folders: Folders) -> Finding:
+    """Whether one runs, and whether nobody else can reach where it does."""
+    place = hub_place(folders)
+    try:
+        found = anyio.run(status, place)
+    except EnginehouseError as error:
+        return Finding("bad", "hub", str(error))
+    if found is None:
+        return Finding("good", "hub", "not running; the first command that needs it starts it")
+    who = f"process {found.pid}, version {found.version}, since {clock(found.since_ms)}"
+    if not found.answers:
+        return Finding("bad", "hub", f"{who}, does not answer; see {place.log}, or try `{STOP}`")
+    if found.version != __version__:
+        return Finding("note", "hub", f"{who}; it is replaced by {__version__} when it is idle, or after `{STOP}`")
+    return Finding("good", "hub", who)
 
 
 def _keeper() -> Finding:

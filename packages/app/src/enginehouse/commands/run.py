@@ -1,19 +1,23 @@
-"""`enginehouse run`: one message to an agent, in this process, holding the profile's lock.
+"""`enginehouse run`: one message to an agent, through the hub, or with `--no-hub` in this process.
 
-Rule: everything that can be wrong with the call is found before the lock is taken and before anything is written.
+Rule: everything that can be wrong with the call is found before a hub is started or entered, and before anything is
+written.
 """
 
 import argparse
 import os
 import select
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 
-from enginehouse.environment import BASE_URL, DEFAULT_ENGINE, KEY, Flags, launch_of, start_of
+from enginehouse.connecting import connected
+from enginehouse.environment import DEFAULT_ENGINE, NO_MODEL, Flags, start_of
+from enginehouse.hub_place import is_held_by_hub, locked_text
 from enginehouse.output import agreed, complain
 from enginehouse.places import directory_of
-from enginehouse.wiring import hub_of
+from enginehouse.session_provider import launch_again
 from enginehouse_core.profile.defaults import MODES, parse_mode
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.sessions.archive import Archive
@@ -24,8 +28,8 @@ from enginehouse_hosts.terminal.printer import Printer
 from enginehouse_hosts.terminal.streams import AnswerGone, Streams
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.codec import well_formed
-from enginehouse_protocol.errors import SessionMoved, UsageError
-from enginehouse_protocol.hub import CreateSession, SessionInfo
+from enginehouse_protocol.errors import ProfileLocked, SessionMoved, UsageError
+from enginehouse_protocol.hub import CreateSession, HubApi, SessionInfo
 from enginehouse_protocol.settings import Mode
 
 _MOST_PIPED = 64 << 20
@@ -36,11 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
     environment = dict(os.environ)
     folders = Folders.of(environment)
     streams = Streams(environment)
-    flags = Flags(engine=arguments.engine, model=arguments.model, effort=arguments.effort, mode=arguments.mode)
+    flags = Flags(
+        engine=arguments.engine,
+        provider=arguments.provider,
+        model=arguments.model,
+        effort=arguments.effort,
+        mode=arguments.mode,
+    )
     start: CreateSession | Continued
     if arguments.newest or arguments.session is not None:
         start = _continued(arguments, flags, folders, environment)
-        launch = launch_of(start.session.engine, folders, environment)
+        archive = Archive(folders.transcripts)
+        launch = launch_again(start.session, archive, folders, environment, provider=arguments.provider)
     else:
         new = start_of(flags, folders, environment)
         launch = new.launch
@@ -50,26 +61,46 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = prompt_of(arguments.prompt)
     engine = start.engine if isinstance(start, CreateSession) else start.session.engine
     if engine == DEFAULT_ENGINE and launch.provider is None:
-        raise UsageError(
-            f"there is no model to talk to: set {KEY}, or {BASE_URL} to an OpenAI-compatible server (one on this "
-            "machine needs no key); `enginehouse demo` needs neither"
-        )
+        raise UsageError(NO_MODEL)
     message = Message(text=prompt, launch=launch, max_steps=arguments.max_steps)
-    return anyio.run(_hold, folders, streams, start, message, arguments.json, environment)
+    hub = in_process(folders) if arguments.no_hub else connected(folders, environment, can_answer=streams.can_ask)
+    return anyio.run(_hold, hub, streams, start, message, arguments.json, environment)
+
+
+@asynccontextmanager
+async def in_process(folders: Folders) -> AsyncGenerator[HubApi]:
+    """A hub in this process, which takes the profile's lock.
+
+    Raises:
+        ProfileLocked: somebody has it.
+        UsageError: the shared hub has it.
+    """
+    from enginehouse.wiring import hub_of  # with it comes all of core
+
+    entered = False
+    try:
+        async with hub_of(folders, "enginehouse run") as hub:
+            entered = True
+            yield hub
+    except ProfileLocked as error:
+        if entered or not is_held_by_hub(error):
+            raise
+        raise UsageError(f"{locked_text(error)}, or leave out --no-hub") from error
 
 
 async def _hold(
-    folders: Folders,
+    through: AbstractAsyncContextManager[HubApi],
     streams: Streams,
     start: CreateSession | Continued,
     message: Message,
     as_json: bool,
     environment: Mapping[str, str],
 ) -> int:
+    """The turn is over, or interrupted, before the hub is left: a shared one would go on with it."""
     styles = Styles(coloured=streams.coloured and streams.talk_is_terminal)
     presenter = JsonLines(streams) if as_json else Printer(streams, styles=styles)
     try:
-        async with hub_of(folders, "enginehouse run") as hub:
+        async with through as hub:
             conversation = Conversation(hub, streams, presenter, styles=styles, environment=environment)
             return await conversation.hold(start, message)
     except* AnswerGone:

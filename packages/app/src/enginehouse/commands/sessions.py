@@ -1,7 +1,7 @@
 """`enginehouse sessions`: the conversations of a profile.
 
 Rule: a verb that reads takes no lock and makes no file, so it works beside a running hub and on a missing profile. A
-verb that writes holds the profile's lock, and says who has it when it cannot.
+verb that writes goes through the hub; only a repair, which no hub may be in the way of, holds the profile's lock.
 """
 
 import argparse
@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable
 import anyio
 import msgspec
 
+from enginehouse.connecting import connected
 from enginehouse.output import agreed, clock, put, put_lines, put_listing, remark
 from enginehouse.places import directory_of
-from enginehouse.wiring import hub_of
-from enginehouse_core.hub import Hub
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.profile.lock import ProfileLock
 from enginehouse_core.sessions.archive import Archive, Check
@@ -24,7 +23,7 @@ from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.codec import decode_recorded, well_formed
 from enginehouse_protocol.errors import UsageError
-from enginehouse_protocol.hub import SessionRef, SetSession
+from enginehouse_protocol.hub import HubApi, SessionRef, SetSession
 from enginehouse_protocol.ids import SessionId
 
 _LONGEST_TITLE = 200
@@ -100,17 +99,17 @@ def rename(arguments: argparse.Namespace) -> int:
     if not title or "\n" in title or len(title) > _LONGEST_TITLE:
         raise UsageError(f"a title is one line of 1 to {_LONGEST_TITLE} characters")
 
-    async def change(hub: Hub, session_id: SessionId) -> None:
+    async def change(hub: HubApi, session_id: SessionId) -> None:
         await hub.sessions_set(SetSession(session_id=session_id, title=title))
 
-    return _written(arguments, "rename", change)
+    return _written(arguments, change)
 
 
 def close(arguments: argparse.Namespace) -> int:
-    async def change(hub: Hub, session_id: SessionId) -> None:
+    async def change(hub: HubApi, session_id: SessionId) -> None:
         await hub.sessions_close(SessionRef(session_id=session_id))
 
-    return _written(arguments, "close", change)
+    return _written(arguments, change)
 
 
 def delete(arguments: argparse.Namespace) -> int:
@@ -121,10 +120,10 @@ def delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not agreed(f"Delete {about} for good?"):
         raise UsageError("nothing was deleted; deleting is for good, say --yes to do it without being asked")
 
-    async def change(hub: Hub, session_id: SessionId) -> None:
+    async def change(hub: HubApi, session_id: SessionId) -> None:
         await hub.sessions_delete(SessionRef(session_id=session_id))
 
-    return _written(arguments, "delete", change)
+    return _written(arguments, change)
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -163,13 +162,13 @@ def _told(found: Check) -> list[str]:
     return lines
 
 
-def _written(arguments: argparse.Namespace, verb: str, change: Callable[[Hub, SessionId], Awaitable[None]]) -> int:
+def _written(arguments: argparse.Namespace, change: Callable[[HubApi, SessionId], Awaitable[None]]) -> int:
     """Do it through the hub, so that a live session and a stored one are changed in the same way."""
     folders = Folders.of(os.environ)
     session_id = Archive(folders.transcripts).resolve(arguments.session)  # before anything is made
 
     async def through_the_hub() -> None:
-        async with hub_of(folders, f"enginehouse sessions {verb}") as hub:
+        async with connected(folders, dict(os.environ), can_answer=False) as hub:
             await change(hub, session_id)
 
     anyio.run(through_the_hub)

@@ -1,7 +1,8 @@
 """Asking the person at this terminal: permission requests and the model's questions, one at a time.
 
 Rule: a request is withdrawn the moment it is decided elsewhere or expires, and whatever cannot be understood is asked
-again, never taken for a yes. The end of input is nobody's answer: the person has left, and `serve` returns.
+again, never taken for a yes. The end of input is nobody's answer: the person has left, and `serve` returns. Nothing is
+asked before the view has caught up: what is old may be decided long since.
 """
 
 from collections import deque
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from enginehouse_hosts.terminal.card import card_of, input_of
+from enginehouse_hosts.terminal.card import card_of, input_of, use_of
 from enginehouse_hosts.terminal.editing import NotEdited, edited_in_editor, edited_inline, editor_of
 from enginehouse_hosts.terminal.plain_text import folded, one_line
 from enginehouse_hosts.terminal.streams import Streams
@@ -18,6 +19,7 @@ from enginehouse_hosts.terminal.styles import StyleName, Styles
 from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound
 from enginehouse_protocol.events import (
     AnyEvent,
+    LiveState,
     PermissionDecided,
     PermissionRequested,
     QuestionAnswered,
@@ -26,13 +28,14 @@ from enginehouse_protocol.events import (
     TurnCompleted,
     TurnFailed,
 )
-from enginehouse_protocol.hub import AnswerPermission, AnswerQuestion, HubApi
+from enginehouse_protocol.hub import AnswerPermission, AnswerQuestion, HubApi, Nothing
 from enginehouse_protocol.ids import CallId, SessionId
 from enginehouse_protocol.permissions import Allow, Answer, Deny, JsonObject
 
 HOST = "terminal"
 _USES_KEPT = 256
 _LONGEST_RULE = 1_200
+_PUT_AWAY_S = 1.0
 
 
 class PersonLeft(Exception):
@@ -46,6 +49,8 @@ class _Open:
     body: PermissionRequested | QuestionAsked
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     settled: bool = False
+    put_away: anyio.Event = field(default_factory=anyio.Event)
+    """Nothing about it is on its way to the screen any more."""
 
 
 class Asker:
@@ -65,6 +70,7 @@ class Asker:
         self._waiting: deque[_Open] = deque()
         self._current: _Open | None = None
         self._came = anyio.Event()
+        self._caught_up = False
 
     def note(self, event: AnyEvent) -> None:
         match event.body:
@@ -72,12 +78,12 @@ class Asker:
                 self._uses[call_id] = event.body
                 if len(self._uses) > _USES_KEPT:
                     del self._uses[next(iter(self._uses))]
-            case PermissionRequested(request_id=key) | QuestionAsked(question_id=key):
+            case PermissionRequested() | QuestionAsked():
                 for asked in self._of_the_same_use(event.body):
                     self._settle(asked)  # its input was edited: the new request stands for it
-                self._open[key] = _Open(event.body)
-                self._waiting.append(self._open[key])
-                self._came.set()
+                self._add(event.body)
+            case LiveState():
+                self._live(event.body)
             case PermissionDecided(request_id=str() as key) | QuestionAnswered(question_id=key):
                 self._settle(key)
             case TurnCompleted() | TurnFailed():
@@ -86,12 +92,27 @@ class Asker:
             case _:
                 pass
 
+    def _live(self, live: LiveState) -> None:
+        present = {_key(body): body for body in (*live.requests, *live.questions)}
+        for key in self._open.keys() - present.keys():
+            self._settle(key)
+        for key, body in present.items():
+            if key not in self._open:
+                self._add(body)
+        self._caught_up = True
+        self._came.set()
+
+    def _add(self, body: PermissionRequested | QuestionAsked) -> None:
+        self._open[_key(body)] = asked = _Open(body)
+        self._waiting.append(asked)
+        self._came.set()
+
     async def serve(self) -> None:
         """Returns when the person has left."""
         while True:
             await self._came.wait()
             self._came = anyio.Event()
-            while self._waiting:
+            while self._waiting and self._caught_up:
                 asked = self._waiting.popleft()
                 if asked.settled:
                     continue
@@ -100,23 +121,34 @@ class Asker:
                 except PersonLeft:
                     return
 
+    async def put_away(self) -> None:
+        """Wait until a question that was withdrawn is said to be: what comes next is about what became of it."""
+        if self._current is not None and self._current.settled:
+            with anyio.move_on_after(_PUT_AWAY_S):
+                await self._current.put_away.wait()
+
     async def _ask(self, asked: _Open) -> None:
         reply: AnswerPermission | AnswerQuestion | None = None
         self._current = asked
-        with asked.scope:
-            reply = await self._reply_to(asked.body)
-        self._current = None
-        if reply is None:
-            await self._streams.say(self._style("faint", "  (no answer is needed any more)"))
-        else:
-            await self._deliver(reply)
+        try:
+            with asked.scope:
+                reply = await self._reply_to(asked.body)
+            if reply is None:
+                if not asked.settled:  # nobody knew what it would run: who still lists it is asked about it again
+                    self._open.pop(_key(asked.body), None)
+                await self._streams.say(self._style("faint", "  (no answer is needed any more)"))
+        finally:
+            self._current = None
+            asked.put_away.set()
+        if reply is not None:
+            await self._deliver(asked, reply)
 
-    async def _reply_to(self, body: PermissionRequested | QuestionAsked) -> AnswerPermission | AnswerQuestion:
+    async def _reply_to(self, body: PermissionRequested | QuestionAsked) -> AnswerPermission | AnswerQuestion | None:
         if isinstance(body, PermissionRequested):
             return await self._ask_permission(body)
         return await self._ask_question(body)
 
-    async def _deliver(self, reply: AnswerPermission | AnswerQuestion) -> None:
+    async def _deliver(self, asked: _Open, reply: AnswerPermission | AnswerQuestion) -> None:
         """Outside of the asking: an answer once given is not taken back, whatever comes in meanwhile."""
         try:
             if isinstance(reply, AnswerPermission):
@@ -127,6 +159,8 @@ class Asker:
             await self._say("faint", f"  {one_line(str(late))}")
         except EnginehouseError as error:
             await self._say("bad", f"  {one_line(str(error))}")
+            if not asked.settled:  # it may not have arrived: whoever still lists it is to be answered again
+                self._open.pop(_key(asked.body), None)
 
     def _of_the_same_use(self, body: PermissionRequested | QuestionAsked) -> list[str]:
         if not isinstance(body, PermissionRequested):
@@ -146,9 +180,12 @@ class Asker:
 
     # --- permission ---------------------------------------------------------------------------------------------------
 
-    async def _ask_permission(self, request: PermissionRequested) -> AnswerPermission:
-        """Raises: PersonLeft."""
+    async def _ask_permission(self, request: PermissionRequested) -> AnswerPermission | None:
+        """None: it was decided before it could be asked. Raises: PersonLeft."""
         use = self._uses.get(request.call_id)
+        if use is None and request.input is None:
+            if (use := await self._use_of(request)) is None:
+                return None
         edited = request.call_id in self._edited
         card = card_of(request, use, self._style, edited=edited)
         await self._streams.say("\n".join(card.lines))
@@ -182,6 +219,15 @@ class Asker:
                 case _:
                     pass
 
+    async def _use_of(self, request: PermissionRequested) -> ToolUse | None:
+        """What would run, for a view that began after it was announced; None when nobody is to decide it any more."""
+        try:
+            pending = await self._hub.permissions_pending(Nothing())
+        except EnginehouseError as error:
+            await self._say("bad", f"  {one_line(str(error))}")
+            return None
+        return next((use_of(each) for each in pending.requests if each.request_id == request.request_id), None)
+
     async def _edit(self, tool_input: JsonObject) -> JsonObject:
         """Raises: NotEdited."""
         editor = editor_of(self._environment)
@@ -210,6 +256,10 @@ class Asker:
 
     async def _say(self, style: StyleName, text: str) -> None:
         await self._streams.say(self._style(style, text))
+
+
+def _key(body: PermissionRequested | QuestionAsked) -> str:
+    return body.request_id if isinstance(body, PermissionRequested) else body.question_id
 
 
 def _choices(request: PermissionRequested, *, cut: bool, unread: bool) -> str:

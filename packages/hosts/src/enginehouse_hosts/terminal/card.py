@@ -14,7 +14,7 @@ from enginehouse_hosts.terminal.plain_text import exact, folded_exact, is_long, 
 from enginehouse_hosts.terminal.styles import StyleName, Styles
 from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.events import PermissionRequested, ToolUse
-from enginehouse_protocol.permissions import JsonObject
+from enginehouse_protocol.permissions import JsonObject, PendingRequest
 
 _WHOLE_LINES, _WHOLE_CHARACTERS = 200, 20_000
 _MOST_FIELDS = 30
@@ -43,6 +43,13 @@ def preview_of(request: PermissionRequested, use: ToolUse | None) -> tuple[FileC
     if request.preview or request.input is not None or use is None:
         return request.preview
     return use.preview
+
+
+def use_of(pending: PendingRequest) -> ToolUse:
+    """The use a pending request is about, as far as a card needs it."""
+    return ToolUse(
+        call_id=pending.call_id, name=pending.kind, kind=pending.kind, title=pending.title, input=pending.input
+    )
 
 
 def card_of(

@@ -9,42 +9,33 @@ What it returns is the process's exit code, one of `exit_codes`, or 128 + n when
 import math
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 import anyio
 from anyio.abc import TaskStatus
 
 from enginehouse_hosts.terminal.asking import Asker
-from enginehouse_hosts.terminal.exit_codes import COMPLETED, FAILED, INTERRUPTED, LEFT, MISUSED, UNANSWERED
+from enginehouse_hosts.terminal.exit_codes import INTERRUPTED, LEFT, UNANSWERED
 from enginehouse_hosts.terminal.hang_up import HangUp
 from enginehouse_hosts.terminal.headline import YOLO, headline
+from enginehouse_hosts.terminal.outcome import Outcome
 from enginehouse_hosts.terminal.plain_text import exact
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.errors import (
+    ConnectionLost,
     EnginehouseError,
-    EngineUnavailable,
+    LocalSocketError,
     MessageNotQueued,
-    SettingRefused,
     TranscriptUnavailable,
-    UsageError,
-)
-from enginehouse_protocol.events import (
-    AnyEvent,
-    MessageWithdrawn,
-    PermissionDecided,
-    QuestionAnswered,
-    SessionStateChanged,
-    TurnCompleted,
-    TurnFailed,
-    TurnStarted,
 )
 from enginehouse_protocol.hub import (
     Attach,
     CreateSession,
     Delivery,
+    EventsAfter,
     HubApi,
     Launch,
     SendMessage,
@@ -54,25 +45,24 @@ from enginehouse_protocol.hub import (
     View,
     WithdrawQueued,
 )
-from enginehouse_protocol.ids import MessageId, TurnId
-from enginehouse_protocol.permissions import Expired
+from enginehouse_protocol.ids import MessageId, new_message_id
 from enginehouse_protocol.settings import SessionSettings
 
-_NOT_CONFIGURED = frozenset(
-    (
-        *(EngineUnavailable.code, SettingRefused.code, UsageError.code),
-        *("engine.model_needed", "engine.options_invalid"),
-        *("provider.bad_address", "provider.bad_key", "provider.unauthorized", "provider.not_found"),
-    )
-)
+HUB_GONE = (ConnectionLost, LocalSocketError)
+"""What a hub in another process may add to what a hub raises: it is not there any more."""
 _SAME_PRESS_S = 0.2
 """An interrupt of the whole process group comes twice, once of them through the keeper."""
 _SETTLE_S = 5.0
 """How long the end of an interrupted turn may take to be seen; the hub itself is bounded by two seconds."""
+_LOOK_AGAIN_S = 0.05
+_LEAVE_S = 2.5
+"""How long leaving may take: what was asked for is interrupted or taken back."""
 
 
 class Presenter(Protocol):
-    async def begin(self, headline: str) -> None: ...
+    async def begin(self, headline: str, mine: MessageId | None = None) -> None:
+        """Before the first batch. `mine`: the message whose answer is wanted."""
+        ...
 
     async def show(self, batch: tuple[Delivery, ...]) -> None: ...
 
@@ -86,6 +76,9 @@ class Message:
     text: str
     launch: Launch
     max_steps: int | None = None
+    unattended: Literal["wait", "deny"] = "deny"
+    """Usually whoever could answer sits here; when they leave, it is interrupted."""
+    message_id: MessageId = field(default_factory=new_message_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,60 +91,6 @@ class Continued:
     """Where the project is now, when a person confirmed that it moved."""
     remark: str = ""
     """What the person should know of it before it goes on."""
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """What became of our message, read from the events alone."""
-
-    asked_here: bool
-    """Whether somebody at this terminal could have been asked."""
-    message_id: MessageId | None = None
-    turn_id: TurnId | None = None
-    interrupted: bool = False
-    """Whether the person at this terminal said stop."""
-    unanswered: bool = False
-    exit_code: int | None = None
-    problem: str = ""
-    _early: list[AnyEvent] | None = None
-
-    def note(self, event: AnyEvent) -> None:
-        if self.exit_code is not None:
-            return
-        if self.message_id is None:  # the receipt is still on its way
-            self._early = [*(self._early or []), event]
-            return
-        match event.body:
-            case TurnStarted(message_ids=ids) if self.message_id in ids:
-                self.turn_id = event.turn_id
-            case MessageWithdrawn(message_id=self.message_id, by="person") if self.interrupted:
-                self.exit_code = INTERRUPTED
-            case MessageWithdrawn(message_id=self.message_id, by=by, reason=reason):
-                self.exit_code = FAILED
-                self.problem = f"the message was withdrawn by {by}" + (f": {reason}" if reason else "")
-            case SessionStateChanged(read_only=why) if why:
-                self.exit_code = FAILED
-                self.problem = f"the record cannot be written, so the turn is not finished: {why}"
-            case _ if self.turn_id is None or event.turn_id != self.turn_id:
-                pass
-            case PermissionDecided(decision=Expired(), by="expiry", request_id=None):
-                self.unanswered = True
-            case QuestionAnswered(answers=None) if not self.asked_here:
-                self.unanswered = True
-            case TurnCompleted(stop="end"):
-                self.exit_code = UNANSWERED if self.unanswered else COMPLETED
-            case TurnCompleted(stop=stop):  # at a limit: what was asked for is not done
-                self.exit_code = INTERRUPTED if stop == "interrupted" else FAILED
-            case TurnFailed(code=code):
-                self.exit_code = MISUSED if code in _NOT_CONFIGURED else FAILED
-            case _:
-                pass
-
-    def sent(self, message_id: MessageId) -> None:
-        self.message_id = message_id
-        early, self._early = self._early or [], None
-        for event in early:
-            self.note(event)
 
 
 class Conversation:
@@ -185,7 +124,9 @@ class Conversation:
         else:
             info, after, directory = start.session, start.session.last_seq, start.directory
             settings = info.settings.updated(start.change)
-        await self._presenter.begin(headline(info, settings, message.launch.provider, directory))
+        await self._presenter.begin(
+            headline(info, settings, message.launch.provider, directory), mine=message.message_id
+        )
         if settings.mode == "yolo":
             await self._streams.say(self._styles("doubtful", YOLO))
         if isinstance(start, Continued) and start.remark:
@@ -196,25 +137,17 @@ class Conversation:
             launch=message.launch,
             directory=directory,
             max_steps=message.max_steps,
-            unattended="deny",  # whoever could answer sits here; when they leave, the hub of this process ends
+            unattended=message.unattended,
+            message_id=message.message_id,
         )
-        outcome = Outcome(asked_here=self._streams.can_ask)
-        attach = Attach(session_id=info.id, after=after, can_answer=self._streams.can_ask)
+        outcome = Outcome(
+            session_id=info.id, message_id=message.message_id, asked_here=self._streams.can_ask, seq=after
+        )
         with HangUp() as hang_up:
-            async with self._hub.sessions_attach(attach) as view, anyio.create_task_group() as tasks:
-                await tasks.start(self._watch_signals, info, outcome, tasks.cancel_scope)
-                tasks.start_soon(self._leave_after, hang_up.wait, outcome, tasks.cancel_scope)
-                asker = None
-                if self._streams.can_ask:
-                    asker = Asker(self._hub, info.id, self._streams, styles=self._styles, environment=self._environment)
-                    tasks.start_soon(self._leave_after, asker.serve, outcome, tasks.cancel_scope)
-                tasks.start_soon(self._follow, view, outcome, asker, tasks.cancel_scope)
-                if isinstance(start, Continued) and start.change != SessionSettings():
-                    await self._hub.sessions_set(SetSession(session_id=info.id, settings=start.change))
-                outcome.sent((await self._hub.sessions_send(sending)).message_id)
-                async with self._showing:
-                    if outcome.exit_code is not None:  # all of it happened before the receipt came
-                        tasks.cancel_scope.cancel()
+            try:
+                await self._until_over(start, sending, after, outcome, hang_up)
+            finally:
+                await self._take_back(outcome)
             hang_up.left = outcome.exit_code == LEFT
         await self._presenter.end()
         if outcome.problem:
@@ -225,6 +158,88 @@ class Conversation:
             await self._streams.say(self._styles("doubtful", "something was denied because nobody could be asked"))
         return outcome.exit_code
 
+    async def _until_over(
+        self, start: CreateSession | Continued, sending: SendMessage, after: int, outcome: Outcome, hang_up: HangUp
+    ) -> None:
+        attach = Attach(session_id=sending.session_id, after=after, can_answer=self._streams.can_ask)
+        async with self._hub.sessions_attach(attach) as view, anyio.create_task_group() as tasks:
+            await tasks.start(self._watch_signals, outcome, tasks.cancel_scope)
+            tasks.start_soon(self._leave_after, hang_up.wait, outcome, tasks.cancel_scope)
+            asker = None
+            if self._streams.can_ask:
+                asker = Asker(
+                    self._hub, sending.session_id, self._streams, styles=self._styles, environment=self._environment
+                )
+                tasks.start_soon(self._leave_after, asker.serve, outcome, tasks.cancel_scope)
+            tasks.start_soon(self._follow, view, outcome, asker, tasks.cancel_scope)
+            try:
+                if isinstance(start, Continued) and start.change != SessionSettings():
+                    await self._hub.sessions_set(SetSession(session_id=sending.session_id, settings=start.change))
+                await self._send(sending, outcome)
+            except HUB_GONE as gone:
+                outcome.lost_hub(str(gone))
+            if outcome.waits or outcome.lost:
+                tasks.cancel_scope.cancel()
+
+    async def _send(self, sending: SendMessage, outcome: Outcome) -> None:
+        """A message that was refused is nothing to take back; one whose receipt did not come may be."""
+        outcome.on_its_way = True
+        try:
+            receipt = await self._hub.sessions_send(sending)
+        except EnginehouseError as error:
+            outcome.on_its_way = isinstance(error, HUB_GONE)
+            raise
+        outcome.sent_seq = receipt.seq
+        outcome.receipt.set()
+        await self._look_at_queue(outcome)
+
+    async def _look_at_queue(self, outcome: Outcome) -> None:
+        if outcome.may_be_held():
+            outcome.found(await self._hub.queue_list(SessionRef(session_id=outcome.session_id)))
+
+    async def _take_back(self, outcome: Outcome) -> None:
+        """Whoever leaves does not want it to go on, nor to begin later. Others' turns are none of our business."""
+        if outcome.over or outcome.lost or not outcome.on_its_way:
+            return
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_LEAVE_S):
+            try:
+                await self._end_ours(outcome)
+            except EnginehouseError:
+                pass  # without a hub nothing goes on
+
+    async def _end_ours(self, outcome: Outcome) -> None:
+        """Withdraw the message, or interrupt its turn, or find that it is over. A message that is neither waiting nor
+        begun is on its way from one to the other."""
+        ahead = outcome
+        while True:
+            if ahead.turn_id is None and await self._withdrawn(outcome):
+                return
+            ahead = await self._seen_from_the_record(ahead)
+            if ahead.over:
+                return
+            if ahead.turn_id is not None:
+                await self._hub.sessions_interrupt(SessionRef(session_id=outcome.session_id))
+                return
+            await anyio.sleep(_LOOK_AGAIN_S)
+
+    async def _withdrawn(self, outcome: Outcome) -> bool:
+        try:
+            await self._hub.queue_withdraw(WithdrawQueued(session_id=outcome.session_id, message_id=outcome.message_id))
+        except MessageNotQueued:
+            return False
+        return True
+
+    async def _seen_from_the_record(self, outcome: Outcome) -> Outcome:
+        """What the view has shown may be old: a screen is slower than a session."""
+        ahead = replace(outcome)
+        while True:
+            before = ahead.seq
+            page = await self._hub.sessions_events(EventsAfter(session_id=ahead.session_id, after=before))
+            for event in page.events:
+                ahead.note(event)
+            if ahead.over or ahead.seq in (before, page.last_seq):
+                return ahead
+
     async def _leave_after(
         self, person_left: Callable[[], Awaitable[None]], outcome: Outcome, whole: anyio.CancelScope
     ) -> None:
@@ -234,24 +249,24 @@ class Conversation:
         whole.cancel()
 
     async def _follow(self, view: View, outcome: Outcome, asker: Asker | None, whole: anyio.CancelScope) -> None:
-        async for batch in view.batches():
-            async with self._showing:
+        try:
+            async for batch in view.batches():
                 for delivery in batch:
                     outcome.note(delivery.event)
                     if asker is not None:
                         asker.note(delivery.event)
+                if asker is not None:
+                    await asker.put_away()
                 await self._presenter.show(batch)
-            if outcome.exit_code is not None:
-                break
+                await self._look_at_queue(outcome)
+                if outcome.over:
+                    break
+        except HUB_GONE as gone:
+            outcome.lost_hub(str(gone))
         whole.cancel()
 
     async def _watch_signals(
-        self,
-        info: SessionInfo,
-        outcome: Outcome,
-        whole: anyio.CancelScope,
-        *,
-        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+        self, outcome: Outcome, whole: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Ctrl-C once interrupts the turn, twice leaves. SIGTERM leaves at once."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -264,21 +279,19 @@ class Conversation:
                         self._interrupted_at = anyio.current_time()
                         outcome.interrupted = True
                         await self._streams.say(self._styles("doubtful", "interrupting; Ctrl-C again leaves"))
-                        tasks.start_soon(self._interrupt, info, outcome, whole)
+                        tasks.start_soon(self._interrupt, outcome, whole)
                     else:
                         outcome.exit_code = 128 + number
                         whole.cancel()
 
-    async def _interrupt(self, info: SessionInfo, outcome: Outcome, whole: anyio.CancelScope) -> None:
-        """A message that has not begun is taken back: whoever interrupts does not want it to run next."""
-        try:
-            await self._hub.sessions_interrupt(SessionRef(session_id=info.id))
-            if outcome.turn_id is None and outcome.message_id is not None:
-                await self._hub.queue_withdraw(WithdrawQueued(session_id=info.id, message_id=outcome.message_id))
-        except MessageNotQueued:
-            pass  # its turn had begun; its end is on the way
-        except EnginehouseError as error:
-            await self._streams.say(self._styles("bad", exact(str(error))))
-        await anyio.sleep(_SETTLE_S)
+    async def _interrupt(self, outcome: Outcome, whole: anyio.CancelScope) -> None:
+        """A message that has not begun is taken back, and what runs before it goes on: it may be another person's."""
+        with anyio.move_on_after(_SETTLE_S):
+            await outcome.receipt.wait()
+            try:
+                await self._end_ours(outcome)
+            except EnginehouseError as error:
+                await self._streams.say(self._styles("bad", exact(str(error))))
+            await anyio.sleep_forever()  # until its end is seen
         outcome.exit_code = INTERRUPTED
         whole.cancel()

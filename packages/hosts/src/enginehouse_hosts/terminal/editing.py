@@ -1,7 +1,7 @@
-"""Changing a tool's input before it runs: in the person's editor, or as JSON typed into one line.
+"""Changing a text, or a tool's input before it runs: in the person's editor, or as JSON typed into one line.
 
-Rule: what comes back is a JSON object, or nothing was edited. The file is private and gone afterwards, and an editor
-that is ended in the middle leaves a usable terminal.
+Rule: what comes back of an input is a JSON object, or nothing was edited. The file is private and gone afterwards, and
+an editor that is ended in the middle leaves a usable terminal.
 """
 
 import os
@@ -37,13 +37,18 @@ def editor_of(environment: Mapping[str, str]) -> list[str]:
 
 async def edited_in_editor(tool_input: JsonObject, editor: list[str], streams: Streams) -> JsonObject:
     """Raises: NotEdited."""
-    path = await anyio.to_thread.run_sync(_written, json_exact(tool_input, indent=2).encode())
+    return parsed(await edited_bytes(json_exact(tool_input, indent=2).encode() + b"\n", ".json", editor, streams))
+
+
+async def edited_bytes(text: bytes, suffix: str, editor: list[str], streams: Streams) -> bytes:
+    """What the person's editor made of it. Raises: NotEdited."""
+    path = await anyio.to_thread.run_sync(_written, text, suffix)
     try:
         with _terminal_as_it_is(streams.stdin):
             code = await _ended([*editor, str(path)], streams)
         if code != 0:
             raise NotEdited(f"{editor[0]} ended with {code}; nothing is changed")
-        return parsed(await anyio.to_thread.run_sync(path.read_bytes))
+        return await anyio.to_thread.run_sync(path.read_bytes)
     except OSError as error:
         raise NotEdited(f"cannot edit with {editor[0]}: {error.strerror}") from error
     finally:
@@ -92,10 +97,10 @@ def parsed(data: bytes) -> JsonObject:
         raise NotEdited(f"that is no JSON object: {error}") from error
 
 
-def _written(text: bytes) -> Path:
-    descriptor, name = tempfile.mkstemp(prefix="enginehouse-", suffix=".json")
+def _written(text: bytes, suffix: str) -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="enginehouse-", suffix=suffix)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(text + b"\n")
+        file.write(text)
     return Path(name)
 
 

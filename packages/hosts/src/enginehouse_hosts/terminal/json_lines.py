@@ -8,6 +8,7 @@ from enginehouse_hosts.terminal.printer import why_stopped
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_protocol.events import TurnCompleted, TurnFailed
 from enginehouse_protocol.hub import Delivery
+from enginehouse_protocol.ids import MessageId
 
 
 class JsonLines:
@@ -16,7 +17,7 @@ class JsonLines:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
-    async def begin(self, headline: str) -> None:
+    async def begin(self, headline: str, mine: MessageId | None = None) -> None:
         """The first line says it all."""
 
     async def show(self, batch: tuple[Delivery, ...]) -> None:

@@ -16,6 +16,7 @@ from enginehouse_protocol.events import (
     AnyBody,
     AnyEvent,
     HistoryReplaced,
+    LiveState,
     MessageAssistant,
     MessageDelta,
     MessageQueued,
@@ -64,7 +65,10 @@ def why_stopped(body: TurnCompleted) -> str:
 
 
 class Printer:
-    """Turns events into pieces. `show` writes those of a live conversation; `told` is all of it for a recorded one."""
+    """Turns events into pieces. `show` writes those of a live conversation; `told` is all of it for a recorded one.
+
+    What `recorded` says holds until a `live.state` comes.
+    """
 
     def __init__(self, streams: Streams, *, styles: Styles, recorded: bool = False) -> None:
         self._streams = streams
@@ -76,14 +80,15 @@ class Printer:
         self._shown: dict[MessageId, str] = {}  # what was streamed of messages that are not yet durable
         self._said: list[str] = []  # since the last tool use; in a pipe the end of the turn makes it the answer
         self._answered = False  # whether anything was said since the last tool use
-        self._queued_here: set[MessageId] = set()
+        self._mine: MessageId | None = None
         self._on_a_card: dict[CallId, tuple[FileChange, ...]] = {}  # the changes a person saw when they were asked
         self._plan: tuple[str, ...] = ()
         self._ours = recorded
         self._usage = UsageTotals()
 
-    async def begin(self, headline: str) -> None:
-        """Before the first batch: what the conversation is held with."""
+    async def begin(self, headline: str, mine: MessageId | None = None) -> None:
+        """Before the first batch: what the conversation is held with, and which message the answer is to."""
+        self._mine = mine
         await self._streams.say(self._style("faint", headline))
 
     async def show(self, batch: tuple[Delivery, ...]) -> None:
@@ -106,10 +111,10 @@ class Printer:
                 yield from self._reset(event.body)
             case MessageAssistant():
                 yield from self._message(event.body)
-            case MessageQueued(message_id=message_id):
-                self._queued_here.add(message_id)
+            case LiveState():
+                yield from self._present(event.body)
             case TurnStarted(message_ids=message_ids):
-                self._ours = self._recorded or not self._queued_here.isdisjoint(message_ids)
+                self._ours = self._recorded or self._mine in message_ids
                 self._answered = False
             case TurnCompleted() as body:
                 yield from self._answer(complete=body.stop != "interrupted")
@@ -135,6 +140,21 @@ class Printer:
     def _reset(self, body: MessageReset) -> Iterator[Piece]:
         if self._shown.pop(body.message_id, ""):
             yield self._line(self._style("faint", f"(the reply broke off, it begins again: {one_line(body.reason)})"))
+
+    def _present(self, live: LiveState) -> Iterator[Piece]:
+        """Open messages as far as they were not shown."""
+        self._recorded, self._live = False, self._streams.answer_is_terminal
+        if not self._live:
+            return
+        texts = {each.message_id: each.text for each in live.messages if each.parent_call_id is None}
+        for message_id in self._shown.keys() - texts.keys():
+            if self._shown.pop(message_id):
+                yield self._line(self._style("faint", "(the reply broke off here)"))
+        for message_id, text in texts.items():
+            if not text.startswith(self._shown.get(message_id, "")):
+                yield from self._reset(MessageReset(message_id=message_id, reason="this is all of it so far"))
+            if rest := text[len(self._shown.get(message_id, "")) :]:
+                yield from self._delta(MessageDelta(message_id=message_id, text=rest))
 
     def _message(self, body: MessageAssistant) -> Iterator[Piece]:
         text = plain(body.text)
@@ -182,11 +202,14 @@ class Printer:
                 yield style("faint", "the session is closed")
             case MessageUser(source=source):
                 if source in ("human", "queue"):
-                    if self._recorded or body.message_id not in self._queued_here:
+                    if self._recorded or body.message_id != self._mine:
                         lines = folded(content_text(body.content), head=20, tail=10)
                         yield from (style("title", f"> {line}") for line in lines)
                 else:
                     yield style("faint", f"(added by {source}: {one_line(content_text(body.content), 100)})")
+            case MessageQueued(message_id=message_id, source="queue"):
+                if not self._recorded and message_id != self._mine:
+                    yield style("faint", f"(queued: {one_line(content_text(body.content), 100)})")
             case MessageWithdrawn(by=by, reason=reason):
                 because = f": {one_line(reason)}" if reason else ""
                 yield style("doubtful", f"a queued message was withdrawn by {by}{because}")
