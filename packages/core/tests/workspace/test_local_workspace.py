@@ -1,6 +1,6 @@
 """The whole workspace: it satisfies the contract, and commands start only where the fence allows."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,14 @@ class NotingRunner:
         self.calls: list[tuple[str, str, float]] = []
 
     async def run(
-        self, command: str, *, cwd: str, time_limit_s: float, on_output: OnOutput | None = None
+        self,
+        command: str,
+        *,
+        cwd: str,
+        time_limit_s: float,
+        on_output: OnOutput | None = None,
+        on_start: Callable[[], None] | None = None,
+        keep: bool = True,
     ) -> CommandResult:
         self.calls.append((command, cwd, time_limit_s))
         if on_output is not None:

@@ -298,3 +298,122 @@ def searchers() -> list[int]:
         except psutil.NoSuchProcess:
             pass
     return found
+
+
+# --- by name ----------------------------------------------------------------------------------------------------------
+
+
+async def found(files: WorkspaceFiles, glob: str, path: str = ".", limit: int = 100) -> tuple[str, ...]:
+    return (await files.find(glob, path=path, limit=limit)).paths
+
+
+async def test_files_are_found_by_name_as_a_search_would_walk(files: WorkspaceFiles, root: Path) -> None:
+    plant(
+        root,
+        {
+            ".gitignore": "built/\n*.log\n",
+            "a.py": "",
+            "src/b.py": b"\0binary",
+            "src/deep/c.py": "x",
+            "src/deep/c.ts": "",
+            "built/d.py": "",
+            "e.log": "",
+            ".git/f.py": "",
+            ".hidden/g.py": "",
+        },
+    )
+    os.symlink(root / "a.py", root / "link.py")
+    assert await found(files, "*.py") == (".hidden/g.py", "a.py", "src/b.py", "src/deep/c.py")
+    assert await found(files, "src/**/*.{py,ts}") == ("src/b.py", "src/deep/c.py", "src/deep/c.ts")
+    assert await found(files, "/*.py") == ("a.py",)
+    assert await found(files, "*.py", path="src") == ("src/b.py", "src/deep/c.py")
+    assert await found(files, "*.py", path="built") == ("built/d.py",)
+    assert await found(files, "*.py", path="a.py") == ("a.py",)
+    assert await found(files, "*.rs") == ()
+
+
+async def test_finding_stops_at_its_limit_and_says_so(files: WorkspaceFiles, root: Path) -> None:
+    plant(root, {f"{n:03}.txt": "" for n in range(20)})
+    some = await files.find("*.txt", limit=5)
+    assert (some.paths, some.truncated) == (tuple(f"{n:03}.txt" for n in range(5)), True)
+    assert (await files.find("*.txt", limit=20)).truncated is False
+
+
+async def test_finding_looks_only_where_a_search_may(files: WorkspaceFiles, root: Path, tmp_path: Path) -> None:
+    os.symlink(tmp_path, root / "out")
+    for path in ("..", "/etc", "out", "out/x"):
+        with pytest.raises(PathRefused):
+            await files.find("*", path=path, limit=5)
+    with pytest.raises(FileUnusable):
+        await files.find("*", path="missing", limit=5)
+    for glob in ("", "x" * 10_001, "{a,b}" * 11):
+        with pytest.raises(UsageError):
+            await files.find(glob, limit=5)
+    assert await found(files, "/etc/*") == await found(files, "../*") == ()
+
+
+async def test_a_large_file_is_searched_when_it_is_named(files: WorkspaceFiles, root: Path) -> None:
+    plant(root, {"large.txt": b"x" * 9_000_000 + b"\nneedle\n"})
+    assert await paths(files) == []
+    assert await paths(files, path="large.txt") == ["large.txt"]
+
+
+# --- a root that is one folder of a repository ------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def inner(tmp_path: Path) -> AsyncIterator[tuple[WorkspaceFiles, Path, Path]]:
+    """The files of `repository/packages/app`, with its folder and that of the repository."""
+    repository = tmp_path / "repository"
+    app = repository / "packages" / "app"
+    plant(repository, {".git/HEAD": "ref: refs/heads/main\n", "packages/app/a.txt": "needle", "other.txt": "needle"})
+    plant(app, {"dist/b.txt": "needle", "c.log": "needle", "keep.log": "needle", "src/d.txt": "needle"})
+    async with WorkspaceFiles((Root(path=str(app)),), scratch=str(tmp_path / "scratch")) as opened:
+        with anyio.fail_after(30):
+            yield opened, repository, app
+
+
+Inner = tuple[WorkspaceFiles, Path, Path]
+
+
+async def test_ignore_files_of_the_repository_above_hold(inner: Inner) -> None:
+    files, repository, app = inner
+    plant(repository, {".gitignore": "dist/\n*.log\n", "packages/.gitignore": "!keep.log\n/app/src/\n"})
+    assert await paths(files) == ["a.txt", "keep.log"]
+    plant(app, {".gitignore": "!dist/\n"})
+    assert await paths(files) == ["a.txt", "dist/b.txt", "keep.log"]
+    assert await found(files, "*.txt", path="src") == ("src/d.txt",)
+
+
+async def test_what_the_repository_excludes_privately_holds_too(inner: Inner) -> None:
+    files, repository, _ = inner
+    plant(repository, {".git/info/exclude": "# mine\n/packages/app/dist/\n[\n"})
+    assert "dist/b.txt" not in await paths(files)
+    assert "a.txt" in await paths(files)
+
+
+@pytest.mark.parametrize("rule", ["app/", "/packages/", "*", "packages/*"])
+async def test_in_a_folder_the_repository_ignores_nothing_from_above_holds(inner: Inner, rule: str) -> None:
+    files, repository, _ = inner
+    plant(repository, {".gitignore": f"{rule}\n*.log\n"})
+    assert await paths(files) == ["a.txt", "c.log", "dist/b.txt", "keep.log", "src/d.txt"]
+
+
+async def test_above_the_repository_nothing_counts(inner: Inner, tmp_path: Path) -> None:
+    files, repository, app = inner
+    plant(tmp_path, {".gitignore": "*.txt\n"})
+    assert "a.txt" in await paths(files)
+    plant(app, {".git": "gitdir: ../../.git/worktrees/app\n"})
+    plant(repository, {".gitignore": "*.txt\n"})
+    assert "a.txt" in await paths(files)
+    (repository / ".git" / "HEAD").unlink()
+    (app / ".git").unlink()
+    assert "a.txt" in await paths(files)
+
+
+async def test_an_ignore_file_above_that_is_none_is_left_alone(inner: Inner, tmp_path: Path) -> None:
+    files, repository, _ = inner
+    (tmp_path / "rules").write_text("*.txt\n")
+    (repository / ".gitignore").symlink_to(tmp_path / "rules")
+    os.mkfifo(repository / "packages" / ".gitignore")
+    assert "a.txt" in await paths(files)

@@ -235,3 +235,33 @@ def test_a_diff_that_does_not_compare_leads_to_the_same_file(old: list[str], new
     assert old[at : at + length] == gone
     assert [*old[:at], *come, *old[at + length :]] == new
     assert new_start == (at + 1 if new_length else at)
+
+
+@pytest.mark.parametrize("before", ["", "one\ntwo\n", "one\r\ntwo", "x" * 200_000])
+def test_a_file_that_goes_is_shown_going(before: str) -> None:
+    change = change_of("a", before, None)
+    assert (change.change, change.path) == ("deleted", "a")
+    assert [line[0] for line in change.diff.splitlines() if line[0] == "+"] == []
+    assert bool(change.diff) is bool(before)
+
+
+def test_every_one_of_a_text_is_replaced_with_the_endings_around_it() -> None:
+    everywhere = (Replacement(old="b\n", new="1\n2\n", every=True),)
+    assert edited("a\r\nb\r\nb\nb\r\n", everywhere) == "a\r\n1\r\n2\r\n1\n2\n1\r\n2\r\n"
+    assert edited("aaaaa", (Replacement(old="aa", new="b", every=True),)) == "bba"
+
+
+def test_too_many_places_are_refused() -> None:
+    with pytest.raises(EditRefused, match="more than 20000"):
+        edited("x" * 20_001, (Replacement(old="x", new="y", every=True),))
+
+
+@pytest.mark.parametrize("data", [b"caf\xe9 \x01", b"\x81\x8d\x02", bytes(range(1, 256))])
+def test_control_characters_outside_utf_8_are_no_text(data: bytes) -> None:
+    with pytest.raises(NotText):
+        decode(data)
+
+
+def test_old_text_with_form_feeds_and_escapes_is_text() -> None:
+    data = b"caf\xe9\x0c\x1b[1m\x08\x1a"
+    assert decode(data).encode(decode(data).text) == data

@@ -9,21 +9,25 @@ import msgspec
 import pytest
 
 from enginehouse_engines.openai_compatible.toolbox import TOOLS
-from enginehouse_engines.openai_compatible.toolbox.bash import Bash
+from enginehouse_engines.openai_compatible.toolbox.bash import Bash, BashOutputPlan, BashPlan, BashStopPlan
 from enginehouse_engines.openai_compatible.toolbox.change import EditFile, EditFileInput, WriteFile, WriteFileInput
-from enginehouse_engines.openai_compatible.toolbox.look import GrepPlan, ListDirPlan, ReadFilePlan
+from enginehouse_engines.openai_compatible.toolbox.look import ListDirPlan, ReadFilePlan
+from enginehouse_engines.openai_compatible.toolbox.relocate import DeleteFileInput, MoveFilePlan
+from enginehouse_engines.openai_compatible.toolbox.search import GlobPlan, GrepPlan
+from enginehouse_engines.openai_compatible.toolbox.talk import AskUserPlan, TodoPlan
 from enginehouse_engines.openai_compatible.toolbox.tool import (
     BadInput,
     Outcome,
     Tool,
     ToolRefused,
-    capped,
     one_line,
     parsed,
 )
 from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.errors import FileUnusable, PathRefused, UsageError
 from enginehouse_protocol.testing import TempWorkspace
+
+from .listening import SILENT, run
 
 pytestmark = pytest.mark.anyio
 
@@ -33,28 +37,33 @@ def workspace(tmp_path: Path) -> TempWorkspace:
     return TempWorkspace(tmp_path / "project")
 
 
-async def run(workspace: TempWorkspace, name: str, heard: list[str] | None = None, **given: Any) -> Outcome:
-    async def on_text(text: str) -> None:
-        (heard if heard is not None else []).append(text)
-
-    return await TOOLS[name].plan(given).run(workspace, on_text)
-
-
 # --- what is offered and what is taken --------------------------------------------------------------------------------
 
 
 def test_the_tools_are_offered_in_this_order() -> None:
-    assert list(TOOLS) == ["bash", "read_file", "write_file", "edit_file", "list_dir", "grep"]
+    assert " ".join(TOOLS) == (
+        "bash bash_output bash_stop read_file write_file edit_file delete_file move_file list_dir "
+        "glob grep todo ask_user"
+    )
 
 
 def test_what_is_offered_is_what_is_taken() -> None:
     shapes: Mapping[str, type[msgspec.Struct]] = {
+        "bash": BashPlan,
+        "bash_output": BashOutputPlan,
+        "bash_stop": BashStopPlan,
+        "delete_file": DeleteFileInput,
+        "move_file": MoveFilePlan,
+        "glob": GlobPlan,
+        "todo": TodoPlan,
+        "ask_user": AskUserPlan,
         "read_file": ReadFilePlan,
         "list_dir": ListDirPlan,
         "grep": GrepPlan,
         "write_file": WriteFileInput,
         "edit_file": EditFileInput,
     }
+    assert set(shapes) == set(TOOLS)
     for name, shape in shapes.items():
         fields = msgspec.structs.fields(shape)
         assert list(TOOLS[name].schema["properties"]) == [field.name for field in fields]
@@ -69,7 +78,22 @@ def test_what_is_offered_is_what_is_taken() -> None:
         ("bash", {"command": " "}),
         ("bash", {"command": "ls", "timeout_s": 0}),
         ("bash", {"command": "ls", "timeout_s": "long"}),
-        ("bash", {"command": "ls", "background": True}),
+        ("bash", {"command": "ls", "background": "yes"}),
+        ("bash", {"command": "ls", "background": True, "timeout_s": 5}),
+        ("bash_output", {}),
+        ("bash_output", {"id": "bg_1", "wait_s": -1}),
+        ("bash_stop", {"id": 1}),
+        ("read_file", {"path": "a", "limit": 0}),
+        ("move_file", {"path": "a"}),
+        ("delete_file", {"path": ["a", "b"]}),
+        ("glob", {"pattern": ""}),
+        ("grep", {"pattern": ""}),
+        ("todo", {"entries": [{"text": "x", "status": "done"}]}),
+        ("todo", {"entries": [{"text": "", "status": "pending"}]}),
+        ("todo", {"entries": [{"text": "x", "status": "pending"}] * 101}),
+        ("ask_user", {"question": " "}),
+        ("ask_user", {"question": "Which?", "free_text": False}),
+        ("ask_user", {"question": "Which?", "options": [{"label": "a"}, {"label": "a"}]}),
         ("read_file", {"path": "a", "offset": "first"}),
         ("read_file", {"file": "a"}),
         ("edit_file", {"path": "a", "old": "x", "new": "y"}),
@@ -103,14 +127,6 @@ def test_no_argument_text_is_an_empty_object() -> None:
 def test_a_title_is_one_line() -> None:
     assert Bash().plan({"command": "cd x\nls"}).title == "$ cd x…"
     assert len(one_line("x" * 500)) == 160
-
-
-def test_long_output_keeps_head_and_tail_and_says_what_is_missing() -> None:
-    text = capped("a" * 60_000 + "z" * 60_000)
-    assert text.startswith("aaa")
-    assert text.endswith("zzz")
-    assert "[… 80000 characters not shown …]" in text
-    assert capped("a" * 40_000) == "a" * 40_000
 
 
 # --- bash -------------------------------------------------------------------------------------------------------------
@@ -152,7 +168,7 @@ async def test_characters_split_between_reads_arrive_whole(workspace: TempWorksp
 async def test_a_flood_is_capped(workspace: TempWorkspace) -> None:
     outcome = await run(workspace, "bash", command="head -c 200000 /dev/zero | tr '\\0' x")
     assert outcome.status == "ok"
-    assert "[… 160000 characters not shown …]" in outcome.text
+    assert "\n[… 160000 characters not shown; the whole is in " in outcome.text
 
 
 # --- read_file, list_dir, grep ----------------------------------------------------------------------------------------
@@ -176,11 +192,11 @@ async def test_a_long_file_is_cut_by_lines_and_by_size(workspace: TempWorkspace)
     assert (await run(workspace, "read_file", path="lines")).text.endswith(
         "[lines 1–2000 of 3000; go on with offset=2001]"
     )
-    (workspace.directory / "wide").write_text(("y" * 1023 + "\n") * 100)
-    assert (await run(workspace, "read_file", path="wide")).text.endswith("[lines 1–64 of 100; go on with offset=65]")
+    (workspace.directory / "wide").write_text(("y" * 999 + "\n") * 100)
+    assert (await run(workspace, "read_file", path="wide")).text.endswith("[lines 1–40 of 100; go on with offset=41]")
     (workspace.directory / "one").write_text("é" * 100_000 + "\nnext\n")
     text = (await run(workspace, "read_file", path="one")).text
-    assert text.startswith("é" * 32_768 + "\n[line 1 is 100000 characters long")
+    assert text.startswith("é" * 40_000 + "\n[line 1 is 100000 characters long")
     assert text.endswith("go on with offset=2]")
 
 
@@ -225,7 +241,7 @@ async def test_a_search_shows_where(workspace: TempWorkspace) -> None:
 async def test_a_search_with_too_many_hits_says_so(workspace: TempWorkspace) -> None:
     (workspace.directory / "a.txt").write_text("hit\n" * 300)
     text = (await run(workspace, "grep", pattern="hit")).text
-    assert text.endswith("[only the first 200 matches are shown; narrow the search]")
+    assert text.endswith("[only the first 200 are shown; narrow the pattern, the path or the glob]")
 
 
 # --- write_file, edit_file --------------------------------------------------------------------------------------------
@@ -316,10 +332,6 @@ async def test_a_file_that_changes_under_an_edit_is_left_alone(tmp_path: Path) -
     assert (workspace.directory / "a.txt").read_text() == (workspace.directory / "b.txt").read_text() == "theirs\n"
 
 
-async def no_text(_text: str) -> None:
-    pytest.fail("a file tool printed something")
-
-
 @pytest.mark.parametrize(
     "tool, more",
     [(WriteFile(), {"content": "mine\n"}), (EditFile(), {"edits": [{"old": "one", "new": "two"}]})],
@@ -335,10 +347,10 @@ async def test_what_is_written_is_what_was_shown_or_nothing(
     for theirs in ("one\nan hour of work\n", None):
         file.unlink() if theirs is None else file.write_text(theirs)
         with pytest.raises(ToolRefused, match=r"'a.txt' changed since this was asked; read it again"):
-            await plan.run(workspace, no_text)
+            await plan.run(workspace, SILENT)
         assert (file.read_text() if file.exists() else None) == theirs
     file.write_text("one\n")
-    assert (await plan.run(workspace, no_text)).changes == preview
+    assert (await plan.run(workspace, SILENT)).changes == preview
 
 
 async def test_a_file_that_appears_after_its_creation_was_shown_stays(workspace: TempWorkspace) -> None:
@@ -346,7 +358,7 @@ async def test_a_file_that_appears_after_its_creation_was_shown_stays(workspace:
     await plan.preview(workspace)
     (workspace.directory / "a.txt").write_text("theirs\n")
     with pytest.raises(ToolRefused, match="changed since this was asked"):
-        await plan.run(workspace, no_text)
+        await plan.run(workspace, SILENT)
     assert (workspace.directory / "a.txt").read_text() == "theirs\n"
 
 

@@ -54,6 +54,13 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """True when `limit` was reached and there is more."""
 
 
+class FoundFiles(msgspec.Struct, frozen=True, kw_only=True):
+    paths: tuple[str, ...]
+    """As `display` names them, in the order of their names."""
+    truncated: bool
+    """True when `limit` or the time for it was reached and there may be more."""
+
+
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     output: bytes
     """stdout and stderr in the order they were written; past the cap only head and tail."""
@@ -69,6 +76,40 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 OnOutput = Callable[[bytes], Awaitable[None]]
 
 
+class CommandProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What a background command did since somebody looked."""
+
+    output: bytes
+    """stdout and stderr since the last read. Only its end, when there was more than is kept."""
+    dropped_bytes: int
+    """How many bytes before `output` were not kept."""
+    ended: Literal["exited", "timed_out", "stopped", "failed"] | None
+    """None: it runs. `failed`: the workspace lost it, and what it started is dead. An ending by a signal from outside
+    is `exited` with `signal`."""
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class BackgroundCommand(Protocol):
+    """A command nobody waits for. It may be read and stopped by any task of the session."""
+
+    @property
+    def id(self) -> str:
+        """Short, and unlike every other in this workspace's life and in those before it."""
+        ...
+
+    @property
+    def command(self) -> str: ...
+
+    async def read(self, *, wait_s: float = 0.0) -> CommandProgress:
+        """What is new. With nothing new from a command that runs, wait that long for output or its end."""
+        ...
+
+    async def stop(self) -> None:
+        """End it and whatever it started; all of it is dead when this returns. Nothing happens when it has ended."""
+        ...
+
+
 class Workspace(Protocol):
     """Files and commands of one session. Every method may raise `PathRefused` or `FileUnusable`."""
 
@@ -80,6 +121,11 @@ class Workspace(Protocol):
     @property
     def scratch(self) -> str:
         """Absolute path of the session's private folder: writable, outside the project, deleted with the session."""
+        ...
+
+    @property
+    def background(self) -> tuple[BackgroundCommand, ...]:
+        """What `start` started and runs, and the last of what has ended, oldest first."""
         ...
 
     def display(self, path: str) -> str:
@@ -101,6 +147,17 @@ class Workspace(Protocol):
         """
         ...
 
+    async def delete(self, path: str, *, expected_sha256: str | None = None) -> None:
+        """Remove one file, for good; never a folder. `expected_sha256` as in `write`."""
+        ...
+
+    async def move(self, path: str, to: str, *, expected_sha256: str | None = None) -> FileStat:
+        """Give one file another name, making the folders it needs; never a folder, and never over something.
+
+        `expected_sha256` as in `write`. Returns the file under its new name.
+        """
+        ...
+
     async def stat(self, path: str) -> FileStat | None:
         """None when there is nothing."""
         ...
@@ -116,8 +173,24 @@ class Workspace(Protocol):
         """
         ...
 
+    async def find(self, glob: str, *, path: str = ".", limit: int) -> FoundFiles:
+        """Files below `path` whose name matches, ignore files honoured.
+
+        `*.py` matches at any depth, `src/**/*.py` from `path`, `*.{c,h}` both. Raises `UsageError` for what is no
+        pattern.
+        """
+        ...
+
     async def run(
         self, command: str, *, cwd: str = ".", time_limit_s: float, on_output: OnOutput | None = None
     ) -> CommandResult:
         """Run a shell command and wait for it. Whatever it started is dead when this returns, also on cancellation."""
+        ...
+
+    async def start(self, command: str, *, cwd: str = ".") -> BackgroundCommand:
+        """Start a shell command and do not wait for it.
+
+        It ends by itself, by `stop`, or with the workspace: then it and whatever it started is dead. `CommandRefused`
+        when it cannot be started or too many run already.
+        """
         ...

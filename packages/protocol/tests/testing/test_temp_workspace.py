@@ -1,6 +1,8 @@
 """The temporary workspace touches real files and ends real commands."""
 
+import gc
 import hashlib
+import os
 from pathlib import Path
 
 import anyio
@@ -47,7 +49,11 @@ async def test_what_is_outside_is_refused_and_the_scratch_folder_is_inside(works
         with pytest.raises(PathRefused):
             await workspace.read(path, max_bytes=10)
     await workspace.write(f"{workspace.scratch}/note", b"x")
-    assert workspace.display(str(workspace.directory / "src/a")) == "src/a"
+    absolute = str(workspace.directory / "src/a")
+    assert workspace.display(absolute) == (await workspace.write(absolute, b"x")).path == "src/a"
+    assert (await workspace.read(absolute, max_bytes=1)).path == "src/a"
+    in_scratch = f"{workspace.scratch}/note"
+    assert [hit.path for hit in (await workspace.search("x", path=in_scratch, limit=5)).hits] == [in_scratch]
 
 
 async def test_what_no_system_call_takes_is_refused(workspace: TempWorkspace) -> None:
@@ -71,3 +77,57 @@ async def test_a_command_tells_how_it_ended(workspace: TempWorkspace) -> None:
     assert b"".join(heard) == done.output
     assert (killed.exit_code, killed.signal) == (None, 9)
     assert late.ended == "timed_out"
+
+
+async def test_a_file_is_moved_never_over_another_and_deleted(workspace: TempWorkspace) -> None:
+    await workspace.write("a", b"mine")
+    await workspace.write("b", b"theirs")
+    with pytest.raises(FileUnusable):
+        await workspace.move("a", "b")
+    assert (await workspace.move("a", "new/c")).size_bytes == 4
+    other = hashlib.sha256(b"other").hexdigest()
+    for attempt in (workspace.delete("a"), workspace.delete("new"), workspace.delete("b", expected_sha256=other)):
+        with pytest.raises(FileUnusable):
+            await attempt
+    for escape in (workspace.delete("../x"), workspace.move("b", "../x"), workspace.move("/etc/hostname", "x")):
+        with pytest.raises(PathRefused):
+            await escape
+    await workspace.delete("b")
+    assert (await workspace.find("*", limit=5)).paths == ("new/c",)
+
+
+async def test_files_are_found_by_name(workspace: TempWorkspace) -> None:
+    for name in ("a.py", "src/b.py", "src/c.txt"):
+        await workspace.write(name, b"")
+    found = await workspace.find("*.py", limit=5)
+    assert (found.paths, found.truncated) == (("a.py", "src/b.py"), False)
+    assert (await workspace.find("*.py", path="src", limit=5)).paths == ("src/b.py",)
+    assert (await workspace.find("*", limit=1)).truncated
+
+
+async def test_a_background_command_is_read_and_stopped(workspace: TempWorkspace) -> None:
+    with anyio.fail_after(10):
+        stopped = await workspace.start("echo begun; sleep 60 & sleep 60")
+        begun = await stopped.read(wait_s=5)
+        assert (begun.output, begun.ended) == (b"begun\n", None)
+        assert (await stopped.read()).output == b""
+        await stopped.stop()
+        assert (await stopped.read()).ended == "stopped"
+        failed = await workspace.start("exit 3")
+        while (end := await failed.read(wait_s=5)).ended is None:
+            pass
+    assert (end.ended, end.exit_code) == ("exited", 3)
+    assert workspace.background == (stopped, failed)
+    with pytest.raises(CommandRefused):
+        await workspace.start("echo \0")
+
+
+async def test_what_runs_in_the_background_ends_with_the_workspace(tmp_path: Path) -> None:
+    workspace = TempWorkspace(tmp_path / "project")
+    with anyio.fail_after(10):
+        command = await workspace.start("echo $$; sleep 60")
+        pid = int((await command.read(wait_s=5)).output)
+    del workspace
+    gc.collect()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -308,6 +308,15 @@ class Fence:
             os.close(descriptor)
 
 
+@contextmanager
+def failing_as(place: Place) -> Generator[None]:
+    """Whatever the operating system refuses is said about the path as it was asked for."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(place.asked, error) from error
+
+
 def _refuse_protected(folder: int, protected: frozenset[Identity], place: Place) -> None:
     if protected and identity(os.fstat(folder)) in protected:
         raise PathRefused(place.asked, _PROTECTED)

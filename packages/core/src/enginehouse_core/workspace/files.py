@@ -13,23 +13,24 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self
 
 from anyio import to_thread
 
-from enginehouse_core.workspace import search as searching
-from enginehouse_core.workspace.descriptors import FOLDER_FLAGS, require_plain_file, sync_folder, unusable
-from enginehouse_core.workspace.fence import Fence, Place
-from enginehouse_protocol.errors import FileUnusable, UsageError
+from enginehouse_core.workspace.descriptors import FOLDER_FLAGS, require_plain_file, sync_folder
+from enginehouse_core.workspace.fence import Fence, Place, failing_as
+from enginehouse_core.workspace.findings import FencedSearch
+from enginehouse_core.workspace.renaming import rename_to_free_name
+from enginehouse_protocol.errors import FileUnusable
 from enginehouse_protocol.workspace import (
     DirectoryEntry,
     FileContent,
     FileStat,
+    FoundFiles,
     Root,
-    SearchHit,
     SearchResult,
 )
 
@@ -38,7 +39,7 @@ _comparing = threading.Lock()
 
 
 class WorkspaceFiles:
-    """Reads, writes, lists and searches inside the fence. Use as an async context manager.
+    """Reads, writes, moves, lists and searches inside the fence. Use as an async context manager.
 
     Args:
         roots: folders the session may touch; the first is the working directory.
@@ -62,7 +63,7 @@ class WorkspaceFiles:
         self._roots = tuple(roots)
         self._scratch = os.path.abspath(scratch)
         self._fence = Fence([root.path for root in roots], scratch=self._scratch, protected=protected)
-        self._search_deadline_s = search_deadline_s
+        self._searching = FencedSearch(self._fence, search_deadline_s)
 
     async def __aenter__(self) -> Self:
         await to_thread.run_sync(self._fence.open)
@@ -97,6 +98,15 @@ class WorkspaceFiles:
         place = self._fence.locate(path, writing=True)
         return await to_thread.run_sync(self._write, place, data, expected_sha256)
 
+    async def delete(self, path: str, *, expected_sha256: str | None = None) -> None:
+        place = self._fence.locate(path, writing=True)
+        await to_thread.run_sync(self._delete, place, expected_sha256)
+
+    async def move(self, path: str, to: str, *, expected_sha256: str | None = None) -> FileStat:
+        """Never over something, also not over what appears at the last moment, where the file system has links."""
+        place, target = (self._fence.locate(each, writing=True) for each in (path, to))
+        return await to_thread.run_sync(self._move, place, target, expected_sha256)
+
     async def stat(self, path: str) -> FileStat | None:
         place = self._fence.locate(path, folder=True)
         return await to_thread.run_sync(self._stat, place, abandon_on_cancel=True)
@@ -111,23 +121,11 @@ class WorkspaceFiles:
 
         A search that runs out of time returns what it found, as truncated; if that is nothing it raises `FileUnusable`.
         """
-        if len(pattern) > searching.PATTERN_CHARACTERS:
-            raise UsageError(f"the pattern is longer than {searching.PATTERN_CHARACTERS} characters")
-        if not 0 < limit <= searching.HITS:
-            raise UsageError(f"a search returns between 1 and {searching.HITS} lines, not {limit}")
-        place = self._fence.locate(path, folder=True)
-        off_limits = await to_thread.run_sync(self._check_searchable, place, abandon_on_cancel=True)
-        request = searching.Request(
-            parts=place.parts,
-            pattern=pattern,
-            glob=glob,
-            limit=limit,
-            deadline_s=self._search_deadline_s,
-            off_limits=off_limits,
-        )
-        with place.anchor.borrow() as root:
-            outcome = await searching.search(root, request)
-        return self._result_of(outcome, place, pattern, glob)
+        return await self._searching.lines(self._fence.locate(path, folder=True), pattern, glob, limit)
+
+    async def find(self, glob: str, *, path: str = ".", limit: int) -> FoundFiles:
+        """As `search` walks: `.git`, ignored files and links are not found, a folder that is named itself is."""
+        return await self._searching.files(self._fence.locate(path, folder=True), glob, limit)
 
     async def folder(self, path: str) -> str:
         """The absolute path of an existing folder inside the fence: where a command may start."""
@@ -135,37 +133,11 @@ class WorkspaceFiles:
         await to_thread.run_sync(self._enter, place, abandon_on_cancel=True)
         return os.path.join(place.anchor.real, *place.parts)
 
-    def _result_of(self, outcome: searching.Outcome, place: Place, pattern: str, glob: str | None) -> SearchResult:
-        match outcome.ended:
-            case "bad_pattern":
-                raise UsageError(f"{pattern!r} is no regular expression of Python's `re`: {outcome.detail}")
-            case "bad_glob":
-                raise UsageError(f"{glob!r} is no file pattern: {outcome.detail}")
-            case "failed":
-                raise FileUnusable(place.asked, f"the search failed: {outcome.detail}")
-            case "deadline" if not outcome.hits:
-                where = f", then in {outcome.detail!r}" if outcome.detail else ""
-                raise FileUnusable(
-                    place.asked,
-                    f"the search found nothing in {self._search_deadline_s:g} s{where}, and was ended; use a simpler "
-                    "pattern, or a narrower path or glob",
-                )
-            case _:
-                hits = tuple(
-                    SearchHit(
-                        path=Place("", place.anchor, tuple(hit.path.split("/"))).named(),
-                        line_number=hit.line_number,
-                        line=hit.line,
-                    )
-                    for hit in outcome.hits
-                )
-                return SearchResult(hits=hits, truncated=outcome.ended != "complete")
-
     # ── in a worker thread ──
 
     def _read(self, place: Place, max_bytes: int) -> FileContent:
         with (
-            _failing_as(place),
+            failing_as(place),
             self._fence.folder(place, parent=True) as folder,
             self._fence.file(folder, place) as (descriptor, found),
         ):
@@ -186,7 +158,7 @@ class WorkspaceFiles:
         name = place.parts[-1] if place.parts else ""
         # Who expects a certain file does not want folders made for another.
         with (
-            _failing_as(place),
+            failing_as(place),
             self._fence.folder(place, parent=True, create=not expected) as folder,
         ):
             old = self._compare(folder, place, expected)
@@ -203,6 +175,37 @@ class WorkspaceFiles:
             with suppress(OSError):  # the file is replaced; if its disk fails now, the next write will say so
                 sync_folder(folder)
         return _stat_of(place, written)
+
+    def _delete(self, place: Place, expected: str | None) -> None:
+        with failing_as(place), self._fence.folder(place, parent=True) as folder:
+            with _comparing:
+                self._require_there(folder, place, expected)
+                os.unlink(place.parts[-1], dir_fd=folder)
+            with suppress(OSError):
+                sync_folder(folder)
+
+    def _move(self, place: Place, target: Place, expected: str | None) -> FileStat:
+        with (
+            failing_as(place),
+            self._fence.folder(place, parent=True) as folder,
+            failing_as(target),
+            self._fence.folder(target, parent=True, create=True) as into,
+        ):
+            with _comparing:
+                found = self._require_there(folder, place, expected)
+                if self._fence.look(into, target) is not None:
+                    raise FileUnusable(target.asked, "it exists already; nothing was moved over it")
+                rename_to_free_name(folder, into, place, target, found)
+            for changed in (into, folder):
+                with suppress(OSError):
+                    sync_folder(changed)
+        return _stat_of(target, found)
+
+    def _require_there(self, folder: int, place: Place, expected: str | None) -> os.stat_result:
+        found = self._compare(folder, place, expected)
+        if found is None:
+            raise FileUnusable(place.asked, "it does not exist")
+        return found
 
     def _compare(self, folder: int, place: Place, expected: str | None) -> os.stat_result | None:
         """What is there now, fit to be replaced and as expected."""
@@ -228,7 +231,7 @@ class WorkspaceFiles:
 
     def _stat(self, place: Place) -> FileStat | None:
         try:
-            with _failing_as(place):
+            with failing_as(place):
                 if not place.parts:
                     with self._fence.folder(place, parent=False) as folder:
                         return _stat_of(place, os.fstat(folder))
@@ -242,7 +245,7 @@ class WorkspaceFiles:
             raise
 
     def _list(self, place: Place, limit: int) -> tuple[DirectoryEntry, ...]:
-        with _failing_as(place), self._fence.folder(place, parent=False) as folder:
+        with failing_as(place), self._fence.folder(place, parent=False) as folder:
             own = os.open(".", FOLDER_FLAGS, dir_fd=folder)  # `scandir` moves the position all users of `folder` share
             try:
                 with os.scandir(own) as entries:
@@ -252,28 +255,8 @@ class WorkspaceFiles:
                 os.close(own)
 
     def _enter(self, place: Place) -> None:
-        with _failing_as(place), self._fence.folder(place, parent=False):
+        with failing_as(place), self._fence.folder(place, parent=False):
             pass
-
-    def _check_searchable(self, place: Place) -> tuple[tuple[int, int], ...]:
-        """Raise what reading or listing `place` would; return the folders the search must not enter."""
-        with _failing_as(place):
-            if place.parts:
-                with self._fence.folder(place, parent=True) as folder:
-                    found = self._fence.look(folder, place)
-                    if found is None:
-                        raise FileUnusable(place.asked, "it does not exist")
-                    if not stat.S_ISDIR(found.st_mode):
-                        require_plain_file(found, place.asked)
-            return tuple(self._fence.identities_of_protected())
-
-
-@contextmanager
-def _failing_as(place: Place) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise unusable(place.asked, error) from error
 
 
 def _write_durably(folder: int, name: str, data: bytes, *, like: os.stat_result | None) -> os.stat_result:

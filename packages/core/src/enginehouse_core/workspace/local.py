@@ -5,26 +5,19 @@ why a command needs a permission of its own.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import Self
 
+from enginehouse_core.workspace.background import BackgroundCommands, Runner
 from enginehouse_core.workspace.files import WorkspaceFiles
-from enginehouse_protocol.workspace import CommandResult, OnOutput, Root
-
-
-class Runner(Protocol):
-    """Runs commands so that nothing they started outlives the call, also when it is cancelled."""
-
-    async def run(
-        self, command: str, *, cwd: str, time_limit_s: float, on_output: OnOutput | None = None
-    ) -> CommandResult:
-        """`cwd` is the absolute path of an existing folder."""
-        ...
+from enginehouse_protocol.workspace import BackgroundCommand, CommandResult, OnOutput, Root
 
 
 class LocalWorkspace(WorkspaceFiles):
-    """Satisfies `enginehouse_protocol.workspace.Workspace`. Use as an async context manager.
+    """Satisfies `enginehouse_protocol.workspace.Workspace`. Use as an async context manager, in one task.
 
-    It owns its files; the runner is lent, and must live as long. The other arguments are those of `WorkspaceFiles`.
+    It owns its files and what runs in the background; the runner is lent, and must live as long. The other arguments
+    are those of `WorkspaceFiles`.
     """
 
     def __init__(
@@ -38,9 +31,30 @@ class LocalWorkspace(WorkspaceFiles):
     ) -> None:
         super().__init__(roots, scratch=scratch, protected=protected, search_deadline_s=search_deadline_s)
         self._runner = runner
+        self._background = BackgroundCommands(runner)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self._background.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._background.close()
+        finally:
+            await super().__aexit__(kind, error, trace)
 
     async def run(
         self, command: str, *, cwd: str = ".", time_limit_s: float, on_output: OnOutput | None = None
     ) -> CommandResult:
         folder = await self.folder(cwd)
         return await self._runner.run(command, cwd=folder, time_limit_s=time_limit_s, on_output=on_output)
+
+    async def start(self, command: str, *, cwd: str = ".") -> BackgroundCommand:
+        return await self._background.start(command, await self.folder(cwd))
+
+    @property
+    def background(self) -> tuple[BackgroundCommand, ...]:
+        return self._background.started

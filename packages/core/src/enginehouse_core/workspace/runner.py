@@ -55,13 +55,21 @@ class ProcessRunner:
         self._shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
 
     async def run(
-        self, command: str, *, cwd: str, time_limit_s: float, on_output: OnOutput | None = None
+        self,
+        command: str,
+        *,
+        cwd: str,
+        time_limit_s: float,
+        on_output: OnOutput | None = None,
+        on_start: Callable[[], None] | None = None,
+        keep: bool = True,
     ) -> CommandResult:
         """Run `command` in the shell, in the absolute folder `cwd`, without stdin, stdout and stderr in one pipe.
 
         `on_output` hears everything in order, in chunks that never cut a UTF-8 character in two; while it works, the
         command waits. A command that outlives `time_limit_s` is ended and reported as `timed_out`. On cancellation
-        the tree is dead within 1.5 s, then the cancellation goes on.
+        the tree is dead within 1.5 s, then the cancellation goes on. `on_start` is called once the command runs; with
+        `keep` false the result has no output.
 
         Raises:
             FileUnusable: `cwd` is no folder one can be in.
@@ -80,7 +88,9 @@ class ProcessRunner:
                 finally:
                     os.close(writer)
                 tree = _Tree(process, token, since, begin)
-                output = _Output(reader, on_output)
+                if on_start is not None:
+                    on_start()
+                output = _Output(reader, on_output, keep=keep)
                 timed_out = await self._follow(tree, output, time_limit_s)
             finally:
                 os.close(reader)
@@ -212,8 +222,9 @@ class _Tree:
 class _Output:
     """Reads the pipe, keeps head and tail, tells. At most one chunk is under way: a slow listener slows the command."""
 
-    def __init__(self, reader: int, on_output: OnOutput | None) -> None:
+    def __init__(self, reader: int, on_output: OnOutput | None, *, keep: bool) -> None:
         self.failure: Exception | None = None
+        self._head_bytes, self._most_tail_bytes = (KEPT_HEAD_BYTES, KEPT_TAIL_BYTES) if keep else (0, 0)
         self.dropped_bytes = 0
         self._reader = reader
         self._on_output = on_output
@@ -274,15 +285,15 @@ class _Output:
         return ended
 
     def _keep(self, data: bytes) -> None:
-        room = KEPT_HEAD_BYTES - len(self._head)
+        room = self._head_bytes - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
         if data:
             self._tail.append(data)
             self._tail_bytes += len(data)
-        while self._tail_bytes > KEPT_TAIL_BYTES:
-            excess = self._tail_bytes - KEPT_TAIL_BYTES
+        while self._tail_bytes > self._most_tail_bytes:
+            excess = self._tail_bytes - self._most_tail_bytes
             first = self._tail.popleft()
             if len(first) > excess:
                 self._tail.appendleft(first[excess:])

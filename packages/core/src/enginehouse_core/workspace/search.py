@@ -20,6 +20,7 @@ import anyio.abc
 import msgspec
 
 from enginehouse_core.workspace.descriptors import Identity
+from enginehouse_core.workspace.outer_ignores import OuterRules
 
 HITS = 10_000
 PATTERN_CHARACTERS = 10_000
@@ -31,19 +32,21 @@ _OUTCOME_BYTES = 64 * 1024 * 1024
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...]
     """Names from the inherited descriptor to the file or folder to search."""
-    pattern: str
+    pattern: str | None
+    """None: the names are what is looked for."""
     glob: str | None
     limit: int
     deadline_s: float
     off_limits: tuple[Identity, ...]
     """Folders never entered."""
+    outer: OuterRules = ()
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Relative to the inherited descriptor."""
-    line_number: int
-    line: str
+    line_number: int = 0
+    line: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import resource
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
@@ -26,6 +26,8 @@ from enginehouse_core.workspace.descriptors import FILE_FLAGS, FOLDER_FLAGS, ide
 
 FILE_BYTES = 8 * 1024 * 1024
 """Larger files are skipped: nobody writes them by hand."""
+NAMED_FILE_BYTES = 64 * 1024 * 1024
+"""Whoever names a file, such as the kept output of a command, wants to look into it."""
 LINE_CHARACTERS = 20_000
 """Of a longer line only the beginning is searched: minified code would cost seconds a line."""
 SHOWN_CHARACTERS = 500
@@ -34,8 +36,9 @@ MEMORY_BYTES = 4 * 1024 * 1024 * 1024
 FOLDERS_DEEP = 256
 IGNORE_FILES = (".gitignore", ".ignore")
 
-Rules = tuple[tuple[str, GitIgnoreSpec], ...]
-"""Ignore files with the folder each lies in (`""` or ending with a slash), outermost first."""
+Rules = tuple[tuple[str, str, GitIgnoreSpec], ...]
+"""Ignore files, outermost first: the folder each lies in, and for one above the root the way down to it. Both are `""`
+or end with a slash."""
 
 
 class DeadlinePassed(BaseException):
@@ -54,12 +57,13 @@ class Search:
         self.at = ""
         self._parts: list[str] = request["parts"]
         self._limit: int = request["limit"]
+        self._outer: Rules = tuple(("", inner, spec_of(lines)) for inner, lines in request["outer"])
         self._off_limits = {(device, inode) for device, inode in request["off_limits"]}
-        self._pattern = re.compile(request["pattern"])
+        self._pattern = None if request["pattern"] is None else re.compile(request["pattern"])
         self._wanted = wanted_by(request["glob"])
 
     def run(self, root: int) -> None:
-        rules: Rules = ()
+        rules = self._outer
         here, above = root, ""
         for name in self._parts[:-1]:
             rules = self._with_ignore_files(here, above, rules)
@@ -73,7 +77,8 @@ class Search:
         if not is_stored(here, name):
             raise FileNotFoundError(name)
         if not stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
-            self._file(here, name, above + name)
+            if is_plain_file(here, name) and (self._pattern is not None or self._wanted(name)):
+                self._file(here, name, above + name, NAMED_FILE_BYTES)
             return
         below = above + name + "/"
         # Whoever names an ignored folder wants to look into it.
@@ -87,13 +92,17 @@ class Search:
                 return
             rules = self._with_ignore_files(folder, path, rules)
             with os.scandir(folder) as entries:
-                found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-            for name, is_folder in found:
+                found = sorted(
+                    (entry.name, entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False))
+                    for entry in entries
+                )
+            for name, is_folder, is_plain in found:
                 own = f"{path}{name}/" if is_folder else path + name
                 if name == ".git" or ignored(rules, own):
                     continue
                 if not is_folder:
-                    if self._wanted(own[len(start) :]):
+                    # Anything else is not opened: that may wait, or do something.
+                    if is_plain and self._wanted(own[len(start) :]):
                         self._file(folder, name, own)
                 elif own.count("/") <= FOLDERS_DEEP:
                     with suppress(OSError):  # gone, unreadable, or a link by now
@@ -103,15 +112,16 @@ class Search:
 
     def _with_ignore_files(self, folder: int, path: str, rules: Rules) -> Rules:
         for name in IGNORE_FILES:
-            if text := text_of(folder, name):
-                # A rule that is no pattern must not end the search: git skips it, too.
-                lines = [line for line in text.splitlines() if compiles(line)]
-                rules = (*rules, (path, GitIgnoreSpec.from_lines(lines)))
+            if is_plain_file(folder, name) and (text := text_of(folder, name)):
+                rules = (*rules, (path, "", spec_of(text.splitlines())))
         return rules
 
-    def _file(self, folder: int, name: str, path: str) -> None:
+    def _file(self, folder: int, name: str, path: str, most_bytes: int = FILE_BYTES) -> None:
         self.at = path
-        text = text_of(folder, name)
+        if self._pattern is None:
+            self._hit({"path": readable(path)})
+            return
+        text = text_of(folder, name, most_bytes)
         if not text:
             return
         lines = text.split("\n")
@@ -120,15 +130,18 @@ class Search:
         for number, line in enumerate(lines, 1):
             line = line.removesuffix("\r")
             if match := self._pattern.search(line[:LINE_CHARACTERS]):
-                if len(self.hits) == self._limit:
-                    raise Enough
-                self.hits.append({"path": readable(path), "line_number": number, "line": shown(line, match.start())})
+                self._hit({"path": readable(path), "line_number": number, "line": shown(line, match.start())})
+
+    def _hit(self, hit: dict[str, Any]) -> None:
+        if len(self.hits) == self._limit:
+            raise Enough
+        self.hits.append(hit)
 
 
 def ignored(rules: Rules, path: str) -> bool:
     """The innermost ignore file with an opinion decides. `path` of a folder ends with a slash."""
-    for base, spec in reversed(rules):
-        verdict = spec.check_file(path[len(base) :]).include
+    for base, inner, spec in reversed(rules):
+        verdict = spec.check_file(inner + path[len(base) :]).include
         if verdict is not None:
             return verdict
     return False
@@ -158,6 +171,11 @@ def braces_expanded(glob: str) -> Iterator[str]:
         yield from braces_expanded(glob[: found.start()] + choice + glob[found.end() :])
 
 
+def spec_of(lines: Iterable[str]) -> GitIgnoreSpec:
+    """A rule that is no pattern must not end the search: git skips it, too."""
+    return GitIgnoreSpec.from_lines([line for line in lines if compiles(line)])
+
+
 def compiles(line: str) -> bool:
     try:
         GitIgnoreSpec.from_lines([line])
@@ -166,27 +184,42 @@ def compiles(line: str) -> bool:
     return True
 
 
-def text_of(folder: int, name: str) -> str | None:
+def is_plain_file(folder: int, name: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def text_of(folder: int, name: str, most_bytes: int = FILE_BYTES) -> str | None:
     """A file's text; None for what the fence would not open, for large and for binary files."""
     try:
-        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            return None
         descriptor = os.open(name, FILE_FLAGS, dir_fd=folder)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_size > FILE_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_size > most_bytes:
             return None
-        try:
-            data = file.read(FILE_BYTES)
-        except OSError:
-            return None
+        data = content_of(descriptor, found.st_size, most_bytes)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace")
     if b"\0" in data[:8192]:
         return None
-    return data.decode("utf-8-sig", "replace")
+    return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+
+
+def content_of(descriptor: int, size: int, most_bytes: int) -> bytes:
+    """What is there, also when it grew: two calls for nearly every file, in a buffer no larger than it needs."""
+    parts: list[bytes] = []
+    while most_bytes > 0 and (part := os.read(descriptor, min(size + 1, most_bytes))):
+        parts.append(part)
+        most_bytes -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def shown(line: str, start: int) -> str:

@@ -7,6 +7,7 @@ belong to the file, not to the model: it reads and writes LF.
 import codecs
 import difflib
 import itertools
+import re
 from dataclasses import dataclass
 
 from enginehouse_protocol.content import FileChange
@@ -17,7 +18,10 @@ _MAX_DIFF_LINES = 20_000
 _MAX_REMOVED_LINES = 40
 _MAX_LINE_CHARS = 1_000
 """Of one run of removed lines and of one line, in a diff that is too long. Together less than a diff may have."""
+_BINARY_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x19\x1c-\x1f]")
+"""No text in an old encoding holds these; backspace, form feed, end of file (0x1A) and escape it may."""
 _CONTEXT = 3
+_MAX_PLACES = 20_000
 _MAX_COMPARED_LINES = 4_000_000
 """Old lines × new lines of one edit up to which it is found out line by line which ones stay."""
 _MARKS = (  # UTF-32 first: its little-endian mark begins with the one of UTF-16
@@ -63,6 +67,8 @@ class TextFile:
 class Replacement:
     old: str
     new: str
+    every: bool = False
+    """Replace it wherever it stands, not only where it is the only one."""
 
 
 def decode(data: bytes) -> TextFile:
@@ -85,6 +91,8 @@ def decode(data: bytes) -> TextFile:
         return TextFile(text=text)
     if _looks_chinese(data) and (text := _round_trip(data, "gb18030")) is not None:
         return TextFile(text=text, encoding="gb18030")
+    if _BINARY_CONTROL.search(data):
+        raise NotText("it contains control characters and is no UTF-8")
     if (text := _round_trip(data, "cp1252")) is not None:
         return TextFile(text=text, encoding="cp1252")
     return TextFile(text=data.decode("latin-1"), encoding="latin-1")
@@ -117,9 +125,9 @@ def _looks_chinese(data: bytes) -> bool:
 def edited(text: str, edits: tuple[Replacement, ...]) -> str:
     """`text` with every edit done, or none.
 
-    Each `old` is looked up in the text as it was before any edit, must be there exactly once, and must not share a
-    character with another. Line endings do not count when comparing; unchanged lines keep theirs, changed and new
-    ones take that of the line they replace, else that of the lines around them.
+    Each `old` is looked up in the text as it was before any edit, must be there exactly once unless every one of it is
+    meant, and must not share a character with another edit's. Line endings do not count when comparing; unchanged
+    lines keep theirs, changed and new ones take that of the line they replace, else that of the lines around them.
 
     Raises:
         EditRefused: nothing was changed; says which edit and why.
@@ -130,12 +138,14 @@ def edited(text: str, edits: tuple[Replacement, ...]) -> str:
     places: list[tuple[int, int, int]] = []
     for number, edit in enumerate(edits, start=1):
         old = edit.old.replace("\r\n", "\n")
-        start = _only_place(plain, old, f"edit {number}" if len(edits) > 1 else "the edit")
-        places.append((start, start + len(old), number))
+        starts = _places(plain, old, f"edit {number}" if len(edits) > 1 else "the edit", every=edit.every)
+        places += [(start, start + len(old), number) for start in starts]
     places.sort()
     for (_, end, first), (start, _, second) in itertools.pairwise(places):
         if start < end:
             raise EditRefused(f"edits {first} and {second} overlap; make one of them")
+    if len(places) > _MAX_PLACES:
+        raise EditRefused(f"it is there {len(places)} times, more than {_MAX_PLACES}; use a command for that")
     pieces: list[str] = []
     done = 0
     for start, end, number in places:
@@ -148,7 +158,8 @@ def edited(text: str, edits: tuple[Replacement, ...]) -> str:
     return result
 
 
-def _only_place(plain: str, old: str, name: str) -> int:
+def _places(plain: str, old: str, name: str, *, every: bool) -> list[int]:
+    """Where `old` is. With `every`, one behind the other; else the only place."""
     if not old:
         raise EditRefused(f"{name}: old is empty; give the text to replace, or use write_file for a new file")
     first = plain.find(old)
@@ -156,12 +167,15 @@ def _only_place(plain: str, old: str, name: str) -> int:
         wanted = " ".join(old.split())
         hint = " (it is there with other white space)" if wanted and wanted in " ".join(plain.split()) else ""
         raise EditRefused(f"{name}: old was not found{hint}; read the file again and copy the text exactly")
-    count, at = 1, plain.find(old, first + 1)
-    while at >= 0:
-        count, at = count + 1, plain.find(old, at + 1)
-    if count > 1:
-        raise EditRefused(f"{name}: old was found {count} times; add lines around it until it is the only one")
-    return first
+    starts, step = [first], len(old) if every else 1
+    while (at := plain.find(old, starts[-1] + step)) >= 0:
+        starts.append(at)
+    if len(starts) > 1 and not every:
+        raise EditRefused(
+            f"{name}: old was found {len(starts)} times; add lines around it until it is the only one, or set "
+            "replace_all when all of them are meant"
+        )
+    return starts
 
 
 class _Offsets:
@@ -192,9 +206,13 @@ def _without_carriage_returns(text: str) -> tuple[str, _Offsets]:
 
 def _replaced(text: str, first: int, last: int, new: str) -> str:
     """`new`, its lines ended as the lines it replaces were."""
+    if "\n" not in new:
+        return new
+    usual = _newline_near(text, first, last)
+    if "\n" not in text[first:last]:
+        return new.replace("\n", usual)
     old_lines = _lines(text[first:last])
     new_lines = _lines(new)
-    usual = _newline_near(text, first, last)
     if len(old_lines) * len(new_lines) > _MAX_COMPARED_LINES:
         return new.replace("\n", usual)
     endings: list[str] = []
@@ -224,15 +242,16 @@ def _newline_near(text: str, first: int, last: int) -> str:
     return "\r\n" if text[at - 1 : at] == "\r" else "\n"
 
 
-def change_of(path: str, before: str | None, after: str, *, over_binary: bool = False) -> FileChange:
-    """What a write does to one file, as a unified diff without headers. `before` None: nothing that is text.
+def change_of(path: str, before: str | None, after: str | None, *, over_binary: bool = False) -> FileChange:
+    """What happens to one file, as a unified diff without headers. `before` None: nothing that is text is there;
+    `after` None: nothing will be.
 
     Whoever reads it decides by it, so it is never empty when something changes, and what comes in is in sight however
     much goes out: a diff that is too long is the beginning of one, with long lines and long removals shortened.
     """
-    kind = "created" if before is None and not over_binary else "modified"
-    old, new = _shown(before or ""), _shown(after)
-    lines = _line_endings(before or "", after)
+    kind = "deleted" if after is None else "created" if before is None and not over_binary else "modified"
+    old, new = _shown(before or ""), _shown(after or "")
+    lines = _line_endings(before or "", after) if after is not None else []
     if len(old) + len(new) <= _MAX_DIFF_LINES:
         lines += list(difflib.unified_diff(old, new, n=_CONTEXT))[2:]
     else:

@@ -28,11 +28,13 @@ from enginehouse_engines.openai_compatible.toolbox.tool import (
     one_line,
     parsed,
     shown_path,
+    takes,
 )
+from enginehouse_engines.openai_compatible.toolbox.voice import PortVoice
 from enginehouse_protocol.content import Text
 from enginehouse_protocol.engine import SessionPort
 from enginehouse_protocol.errors import EngineError, TranscriptUnavailable, UsageError, WorkspaceError
-from enginehouse_protocol.events import ToolOutput, ToolResult, ToolUse
+from enginehouse_protocol.events import ToolResult, ToolUse
 from enginehouse_protocol.ids import CallId, ReplyId, new_call_id
 from enginehouse_protocol.permissions import Allow, JsonObject
 from enginehouse_protocol.workspace import Workspace
@@ -59,9 +61,9 @@ class Prepared:
 
 async def prepare(reply: Reply, reply_id: ReplyId, workspace: Workspace, log: logging.Logger) -> tuple[Prepared, ...]:
     """All calls of a reply, in their order. Reads what a preview needs, changes nothing."""
-    cut = reply.finish == "length"
     calls: list[Prepared] = []
     for call in reply.calls:
+        cut = reply.too_long and call is reply.calls[-1]
         prepared = _understood(call, reply_id, workspace, cut=cut)
         if all(earlier.only_looks for earlier in calls):
             prepared = await _previewed(prepared, workspace, log)
@@ -73,16 +75,19 @@ def _understood(call: Call, reply_id: ReplyId, workspace: Workspace, *, cut: boo
     tool = TOOLS.get(call.name)
     given: JsonObject = {}
     try:
+        if cut and not call.arguments.strip():
+            raise BadInput("its arguments did not come")
         given = parsed(call.arguments)
         if tool is None:
             raise BadInput(f"there is no tool {call.name!r}; there are {', '.join(TOOLS)}")
         plan = tool.plan(given)
     except BadInput as error:
         why = "the reply reached its length limit; " if cut else ""
+        wanted = "" if tool is None else f". {takes(tool)}"
         use = _use(
             call, reply_id, tool, given, title=one_line(f"{call.name or 'a tool without a name'} (not understood)")
         )
-        return Prepared(use=use, tool=tool, problem=f"This call was not run: {why}{error}")
+        return Prepared(use=use, tool=tool, problem=f"This call was not run: {why}{error}{wanted}")
     use = _use(
         call,
         reply_id,
@@ -132,7 +137,7 @@ async def carry_out(prepared: Prepared, port: SessionPort, workspace: Workspace,
     call_id = prepared.use.call_id
     if prepared.problem or prepared.plan is None or prepared.tool is None:
         return result_of(call_id, Outcome(text=prepared.problem, status="error"))
-    decision = await port.ask(prepared.use)
+    decision = await port.ask(prepared.use) if prepared.tool.asked else Allow()
     await anyio.lowlevel.checkpoint_if_cancelled()
     if not isinstance(decision, Allow):
         return ToolResult(call_id=call_id, status="denied", content=(Text(text=f"Not allowed: {decision.reason}"),))
@@ -146,11 +151,9 @@ async def carry_out(prepared: Prepared, port: SessionPort, workspace: Workspace,
             return result_of(call_id, Outcome(text=words, status="error"))
         edited = f"The person changed the input before it ran. What ran: {ran}\n"
 
-    async def on_text(text: str) -> None:
-        await port.emit(ToolOutput(call_id=call_id, text=text))
-
+    voice = PortVoice(port, call_id)
     started = time.monotonic()
-    outcome = await _tried(lambda: plan.run(workspace, on_text), plan, log)
+    outcome = await _tried(lambda: plan.run(workspace, voice), plan, log)
     return result_of(
         call_id,
         msgspec.structs.replace(outcome, text=f"{edited}{outcome.text}"),

@@ -8,9 +8,12 @@ import fnmatch
 import hashlib
 import os
 import re
+import secrets
 import signal
 import stat
+import subprocess
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
@@ -18,14 +21,17 @@ from typing import Literal, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio.abc import Process
 
 from enginehouse_protocol.errors import CommandRefused, FileUnusable, PathRefused, UsageError
 from enginehouse_protocol.workspace import (
+    CommandProgress,
     CommandResult,
     DirectoryEntry,
     FileContent,
     FileStat,
+    FoundFiles,
     OnOutput,
     Root,
     SearchHit,
@@ -36,6 +42,41 @@ T = TypeVar("T")
 REAP_LIMIT_S = 2.0
 VANISH_LIMIT_S = 0.1
 """A killed group is given this long to vanish. Where nobody reaps orphans its zombies stay visible longer."""
+
+
+class TempCommand:
+    """A background command that writes to a file, which is read from where the last read ended."""
+
+    def __init__(self, command: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.id = f"bg_{secrets.token_hex(4)}"
+        self.command = command
+        self._process = process
+        self._log = log
+        self._read_bytes = 0
+        self._stopped = False
+
+    async def read(self, *, wait_s: float = 0.0) -> CommandProgress:
+        with anyio.move_on_after(wait_s):
+            while self._process.poll() is None and self._log.stat().st_size == self._read_bytes:  # noqa: ASYNC110
+                await anyio.sleep(0.01)  # a file does not say that it grew
+        code = self._process.poll()
+        output = (await anyio.to_thread.run_sync(self._log.read_bytes))[self._read_bytes :]
+        self._read_bytes += len(output)
+        ended: Literal["exited", "stopped"] | None = None
+        if code is not None:
+            ended = "stopped" if self._stopped else "exited"
+        return CommandProgress(
+            output=output,
+            dropped_bytes=0,
+            ended=ended,
+            exit_code=code if code is not None and code >= 0 else None,
+            signal=-code if code is not None and code < 0 else None,
+        )
+
+    async def stop(self) -> None:
+        if self._process.poll() is None:
+            self._stopped = True
+            await anyio.to_thread.run_sync(_kill, self._process)
 
 
 class TempWorkspace:
@@ -57,6 +98,9 @@ class TempWorkspace:
         )
         self.commands: list[str] = []
         """Every command that was run, in order."""
+        self._background: list[TempCommand] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        weakref.finalize(self, _kill_all, self._processes)  # nobody has to close a folder
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -72,13 +116,35 @@ class TempWorkspace:
         return absolute if relative.startswith("..") else relative
 
     async def read(self, path: str, *, max_bytes: int) -> FileContent:
-        return await self._in_thread(path, lambda file: _read(file, path, max_bytes))
+        content = await self._in_thread(path, lambda file: _read(file, path, max_bytes))
+        return msgspec.structs.replace(content, path=self.display(path))
 
     async def write(self, path: str, data: bytes, *, expected_sha256: str | None = None) -> FileStat:
-        return await self._in_thread(path, lambda file: _write(file, path, data, expected_sha256))
+        written = await self._in_thread(path, lambda file: _write(file, path, data, expected_sha256))
+        return msgspec.structs.replace(written, path=self.display(path))
+
+    async def delete(self, path: str, *, expected_sha256: str | None = None) -> None:
+        def work(file: Path) -> None:
+            _require_file(file, path, expected_sha256)
+            file.unlink()
+
+        await self._in_thread(path, work)
+
+    async def move(self, path: str, to: str, *, expected_sha256: str | None = None) -> FileStat:
+        target = await self._in_thread(to, lambda file: file)
+
+        def work(file: Path) -> FileStat:
+            _require_file(file, path, expected_sha256)
+            if target.exists():
+                raise FileUnusable(to, "it exists already")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return _stat(file.rename(target), self.display(to))
+
+        return await self._in_thread(path, work)
 
     async def stat(self, path: str) -> FileStat | None:
-        return await self._in_thread(path, lambda file: _stat(file, path) if file.exists() else None)
+        shown = self.display(path)
+        return await self._in_thread(path, lambda file: _stat(file, shown) if file.exists() else None)
 
     async def list(self, path: str, *, limit: int) -> tuple[DirectoryEntry, ...]:
         return await self._in_thread(path, lambda folder: _list(folder, path)[:limit])
@@ -90,10 +156,46 @@ class TempWorkspace:
             raise UsageError(f"{pattern!r} is no regular expression: {error}") from error
 
         def look(below: Path) -> SearchResult:
-            hits = list(_hits(self.directory, below, expression, glob, limit + 1))
+            hits = list(_hits(self.display, below, expression, glob, limit + 1))
             return SearchResult(hits=tuple(hits[:limit]), truncated=len(hits) > limit)
 
         return await self._in_thread(path, look)
+
+    async def find(self, glob: str, *, path: str = ".", limit: int) -> FoundFiles:
+        def look(below: Path) -> FoundFiles:
+            files = sorted(file for file in below.rglob("*") if file.is_file() and ".git" not in file.parts)
+            names = [self.display(str(file)) for file in files if file.relative_to(below).match(glob)]
+            return FoundFiles(paths=tuple(names[:limit]), truncated=len(names) > limit)
+
+        return await self._in_thread(path, look)
+
+    async def start(self, command: str, *, cwd: str = ".") -> TempCommand:
+        def work(folder: Path) -> TempCommand:
+            log = self._scratch / f"{secrets.token_hex(4)}.log"
+            with log.open("wb") as out:
+                try:
+                    process = subprocess.Popen(
+                        ["/bin/sh", "-c", command],
+                        cwd=folder,
+                        env=self._environment,
+                        stdin=DEVNULL,
+                        stdout=out,
+                        stderr=STDOUT,
+                        start_new_session=True,
+                    )
+                except ValueError as error:
+                    raise CommandRefused(f"not a command a shell can take: {error}") from error
+            self._processes.append(process)
+            return TempCommand(command, process, log)
+
+        self.commands.append(command)
+        started = await self._in_thread(cwd, work)
+        self._background.append(started)
+        return started
+
+    @property
+    def background(self) -> tuple[TempCommand, ...]:
+        return tuple(self._background)
 
     async def run(
         self, command: str, *, cwd: str = ".", time_limit_s: float, on_output: OnOutput | None = None
@@ -180,6 +282,23 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    _signal_group(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _kill_all(processes: "list[subprocess.Popen[bytes]]") -> None:
+    for process in processes:
+        _kill(process)
+
+
+def _require_file(file: Path, path: str, expected_sha256: str | None) -> None:
+    if not file.is_file():
+        raise FileUnusable(path, "not a file" if file.exists() else "it does not exist")
+    if expected_sha256 is not None and hashlib.sha256(file.read_bytes()).hexdigest() != expected_sha256:
+        raise FileUnusable(path, "somebody changed it meanwhile")
+
+
 def _read(file: Path, path: str, max_bytes: int) -> FileContent:
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -224,7 +343,9 @@ def _list(folder: Path, path: str) -> tuple[DirectoryEntry, ...]:
     return tuple(entries)
 
 
-def _hits(root: Path, below: Path, expression: re.Pattern[str], glob: str | None, most: int) -> Iterator[SearchHit]:
+def _hits(
+    display: Callable[[str], str], below: Path, expression: re.Pattern[str], glob: str | None, most: int
+) -> Iterator[SearchHit]:
     for file in sorted(below.rglob("*")) if below.is_dir() else [below]:
         if not file.is_file() or ".git" in file.parts or (glob and not fnmatch.fnmatch(file.name, glob)):
             continue
@@ -233,7 +354,7 @@ def _hits(root: Path, below: Path, expression: re.Pattern[str], glob: str | None
             continue
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             if expression.search(line):
-                yield SearchHit(path=str(file.relative_to(root)), line_number=number, line=line)
+                yield SearchHit(path=display(str(file)), line_number=number, line=line)
                 most -= 1
                 if most == 0:
                     return

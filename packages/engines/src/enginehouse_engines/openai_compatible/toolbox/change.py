@@ -1,9 +1,10 @@
 """The tools that change files: `write_file`, `edit_file`.
 
 Rules: all of it or nothing, in the encoding and with the line endings the file had. What is written is what was shown:
-a file that is no longer the one the preview was made from is left alone.
+a file that is no longer the one the preview was made from is left alone, and so is one that is not what the model saw.
 """
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -20,10 +21,11 @@ from enginehouse_engines.openai_compatible.text_files import (
     edited,
 )
 from enginehouse_engines.openai_compatible.toolbox.look import MAX_FILE_BYTES
+from enginehouse_engines.openai_compatible.toolbox.seen import seen_in
 from enginehouse_engines.openai_compatible.toolbox.tool import (
-    OnText,
     Outcome,
     ToolRefused,
+    Voice,
     beside_the_loop,
     one_line,
     shown_path,
@@ -73,13 +75,15 @@ class ChangePlan:
         self._shown = await self.prepare(workspace)
         return (self._shown.change,)
 
-    async def run(self, workspace: Workspace, _on_text: OnText) -> Outcome:
+    async def run(self, workspace: Workspace, _voice: Voice) -> Outcome:
         ready = self._shown
         if ready is None:
             ready = await self.prepare(workspace)
         elif await self._sha256_now(workspace) != ready.expected_sha256:
             raise ToolRefused(f"{self.path!r} changed since this was asked; read it again")
-        await workspace.write(self.path, ready.data, expected_sha256=ready.expected_sha256)
+        written = await workspace.write(self.path, ready.data, expected_sha256=ready.expected_sha256)
+        digest = await beside_the_loop(_sha256, ready.data, len(ready.data))
+        seen_in(workspace).wrote(written.path, digest)
         done = "Created" if ready.change.change == "created" else "Changed"
         return Outcome(text=f"{done} {ready.change.path}.{ready.note}", changes=(ready.change,))
 
@@ -101,6 +105,7 @@ class WriteFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             change = await _change(name, None, self.content)
             return _Written(data=self.content.encode(), expected_sha256=_MUST_NOT_EXIST, change=change)
         content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
+        seen_in(workspace).require_current(content.path, content.sha256)
         try:
             file = await beside_the_loop(decode, content.data, len(content.data))
         except NotText:
@@ -127,6 +132,7 @@ class WriteFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class WriteFile:
     name: ClassVar[str] = "write_file"
     kind: ClassVar[ToolKind] = "edit"
+    asked: ClassVar[bool] = True
     description: ClassVar[str] = "Create a file, or replace all of its content. To change parts, use edit_file."
     schema: ClassVar[JsonObject] = {
         "type": "object",
@@ -143,6 +149,7 @@ class WriteFile:
 class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     old: str
     new: str
+    replace_all: bool = False
 
 
 class EditFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,10 +159,12 @@ class EditFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     async def prepared(self, workspace: Workspace) -> _Written:
         """Raises `ToolRefused` when it cannot be done as asked."""
         content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
+        seen_in(workspace).require_current(content.path, content.sha256, for_edit=True)
         file = await self._text(content)
-        edits = tuple(Replacement(old=edit.old, new=edit.new) for edit in self.edits)
+        edits = tuple(Replacement(old=edit.old, new=edit.new, every=edit.replace_all) for edit in self.edits)
         try:
-            text = await beside_the_loop(lambda before: edited(before, edits), file.text, len(file.text))
+            weight = len(file.text) * (100 if any(edit.every for edit in edits) else 1)  # each place is work
+            text = await beside_the_loop(lambda before: edited(before, edits), file.text, weight)
         except EditRefused as error:
             raise ToolRefused(f"{self.path!r} was not changed: {error}") from error
         try:
@@ -178,9 +187,10 @@ class EditFileInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class EditFile:
     name: ClassVar[str] = "edit_file"
     kind: ClassVar[ToolKind] = "edit"
+    asked: ClassVar[bool] = True
     description: ClassVar[str] = (
-        "Change parts of a text file, all edits or none. Each `old` must be in the file exactly once, as the file is "
-        "before any of these edits, and is replaced by `new`. Encoding and line endings are kept."
+        "Change parts of a text file, all edits or none. Each `old` must be in the file exactly once (or replace_all), "
+        "as the file is before any of these edits, and is replaced by `new`. Encoding and line endings are kept."
     )
     schema: ClassVar[JsonObject] = {
         "type": "object",
@@ -190,7 +200,11 @@ class EditFile:
                 "type": "array",
                 "items": {
                     "type": "object",
-                    "properties": {"old": {"type": "string"}, "new": {"type": "string"}},
+                    "properties": {
+                        "old": {"type": "string"},
+                        "new": {"type": "string"},
+                        "replace_all": {"type": "boolean"},
+                    },
                     "required": ["old", "new"],
                     "additionalProperties": False,
                 },
@@ -203,6 +217,10 @@ class EditFile:
     def plan(self, given: JsonObject) -> ChangePlan:
         asked = understood(given, EditFileInput)
         return ChangePlan(doing="edit", path=asked.path, prepare=asked.prepared)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 async def _change(path: str, before: str | None, after: str, *, over_binary: bool = False) -> FileChange:

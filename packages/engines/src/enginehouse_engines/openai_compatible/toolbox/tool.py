@@ -4,7 +4,7 @@ Rule: a tool touches files and processes only through the workspace, and only af
 said yes. What it gives back is bounded and says what is missing.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 import anyio.to_thread
@@ -12,6 +12,7 @@ import msgspec
 
 from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.errors import EnginehouseError
+from enginehouse_protocol.events import PlanEntry, QuestionOption
 from enginehouse_protocol.permissions import JsonObject, ToolKind
 from enginehouse_protocol.workspace import Workspace
 
@@ -23,7 +24,6 @@ _ON_THE_LOOP = 128 * 1024
 GivenT = TypeVar("GivenT")
 ResultT = TypeVar("ResultT")
 InputT = TypeVar("InputT", bound=msgspec.Struct)
-OnText = Callable[[str], Awaitable[None]]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +40,24 @@ class BadInput(Exception):
 
 class ToolRefused(Exception):
     """The tool cannot do that. The message is for the model."""
+
+
+class Voice(Protocol):
+    """How one use speaks to people while it runs."""
+
+    async def print(self, text: str, /) -> None:
+        """A piece of what it prints, as it comes."""
+        ...
+
+    async def show_plan(self, entries: tuple[PlanEntry, ...], /) -> None:
+        """The model's plan as it is from now on."""
+        ...
+
+    async def ask(
+        self, text: str, options: tuple[QuestionOption, ...], /, *, multiple: bool, free_text: bool
+    ) -> tuple[str, ...] | None:
+        """What the person answers; None: nobody did."""
+        ...
 
 
 class Plan(Protocol):
@@ -63,7 +81,7 @@ class Plan(Protocol):
         """
         ...
 
-    async def run(self, workspace: Workspace, on_text: OnText, /) -> Outcome:
+    async def run(self, workspace: Workspace, voice: Voice, /) -> Outcome:
         """Do it.
 
         Raises:
@@ -78,6 +96,9 @@ class Tool(Protocol):
     description: ClassVar[str]
     schema: ClassVar[JsonObject]
     """JSON Schema of the input."""
+    asked: ClassVar[bool]
+    """Whether it has to be allowed. False only for what acts on nothing but what was allowed before, and for what does
+    nothing but speak to the person, through core."""
 
     def plan(self, given: JsonObject) -> Plan:
         """Raises `BadInput` when the input is not what the schema asks for."""
@@ -85,13 +106,13 @@ class Tool(Protocol):
 
 
 def understood(given: JsonObject, shape: type[InputT]) -> InputT:
-    """The input as `shape`.
+    """The input as `shape`. A null is what some models write for a field they leave out.
 
     Raises:
         BadInput: a field is missing, unknown or of a wrong type.
     """
     try:
-        return msgspec.convert(given, shape)
+        return msgspec.convert({name: value for name, value in given.items() if value is not None}, shape)
     except msgspec.ValidationError as error:
         raise BadInput(str(error)) from error
 
@@ -141,12 +162,48 @@ def definition(tool: Tool) -> JsonObject:
     }
 
 
-def capped(text: str, limit: int = MAX_OUTPUT_CHARS) -> str:
-    """Head and tail, the gap said, when `text` is longer than a model should be made to read."""
-    if len(text) <= limit:
-        return text
-    head, tail = limit * 2 // 3, limit - limit * 2 // 3
-    return f"{text[:head]}\n[… {len(text) - limit} characters not shown …]\n{text[-tail:]}"
+def takes(tool: Tool) -> str:
+    """The tool's input in words, for a model that got it wrong."""
+    return f"{tool.name} takes {_shape_in_words(tool.schema)}"
+
+
+def _shape_in_words(schema: JsonObject) -> str:
+    if "enum" in schema:
+        return " | ".join(msgspec.json.encode(value).decode() for value in schema["enum"])
+    match schema["type"]:
+        case "object":
+            required = schema.get("required", ())
+            fields = (
+                f"{name}{'' if name in required else '?'}: {_shape_in_words(field)}"
+                for name, field in schema["properties"].items()
+            )
+            return f"{{{', '.join(fields)}}}"
+        case "array":
+            return f"[{_shape_in_words(schema['items'])}, …]"
+        case plain:
+            return str(plain)
+
+
+def listed(lines: Sequence[str], *, more: bool, advice: str) -> str:
+    """As many whole lines as a model should be made to read. `more`: there are others besides; `advice` says what to
+    do then."""
+    shown: list[str] = []
+    size = 0
+    for line in lines:
+        size += len(line) + 1
+        if size > MAX_OUTPUT_CHARS:
+            more = True
+            break
+        shown.append(line)
+    if more:
+        shown.append(f"[only the first {len(shown)} are shown; {advice}]")
+    return "\n".join(shown)
+
+
+def shown_name(name: str) -> str:
+    """A file's name on one line. One with a line break or other control characters is quoted, so that it cannot pass
+    for two."""
+    return name if name.isprintable() else msgspec.json.encode(name).decode()
 
 
 async def beside_the_loop(function: Callable[[GivenT], ResultT], given: GivenT, size: int) -> ResultT:
