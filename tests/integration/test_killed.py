@@ -42,7 +42,8 @@ class Run:
     """One `enginehouse run`, listened to while it lives."""
 
     def __init__(self, home: "Home", arguments: list[str]) -> None:
-        argv = [ENGINEHOUSE, "run", "--json", "--mode", "yolo", "-C", str(home.project), *arguments, "go on"]
+        argv = [ENGINEHOUSE, "run", "--no-hub", "--json", "--mode", "yolo", "-C", str(home.project)]
+        argv += [*arguments, "go on"]
         self.heard: list[bytes] = []
         self.process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=home.environment

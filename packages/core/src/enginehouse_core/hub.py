@@ -160,36 +160,22 @@ class Hub:
             raise FileUnusable(params.directory, "no such directory")
         await self._room.engine(params.engine)
         session_id = _made_by_host(params.session_id) or new_session_id()
-        if await anyio.to_thread.run_sync(self._archive.folder(session_id).exists):  # asked for again
-            async with self._sessions.use(session_id) as session:
-                return self._info(session)
-        async with self._sessions.use(session_id, partial(self._create, session_id, directory, params)) as session:
+        known = await anyio.to_thread.run_sync(self._archive.is_there, session_id)  # asked for again
+        begin = None if known else partial(self._create, session_id)
+        async with self._sessions.use(session_id, begin) as session:
+            if session.record.fold.created is None:  # this is the one who asks first, or the first was cut off
+                created = await anyio.to_thread.run_sync(_created, params, directory)
+                session.seat.access = self._supplies.give(session_id, params.host, params.launch)
+                await session.record.put(created, only_if=lambda: session.record.ahead.created is None)
+                await session.record.log.synced(session.record.last_seq)
             return self._info(session)
 
-    async def _create(self, session_id: SessionId, directory: str, params: CreateSession) -> Session:
+    async def _create(self, session_id: SessionId) -> Session:
+        """From here on somebody owns the record, whatever becomes of the call."""
         scratch = self._scratch(session_id)
         await anyio.to_thread.run_sync(make_private, scratch)
-        root = Root(path=directory, identity=await anyio.to_thread.run_sync(identity_of, directory))
-        provider = params.launch.provider
-        created = SessionCreated(
-            engine=params.engine,
-            roots=(root,),
-            settings=params.settings,
-            provider=provider.name if provider else None,
-            branch=await anyio.to_thread.run_sync(_branch, directory),
-            host=params.host,
-        )
-        self._supplies.give(session_id, params.host, params.launch)
         folder = self._archive.folder(session_id)
-        record = await SessionRecord.create(session_id, folder, scratch, self._supplies.masker, self._tasks)
-        session = self._begin(record)  # from here on somebody owns the record, whatever becomes of this call
-        try:
-            await record.put_durably(created)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await session.stop()
-            raise
-        return session
+        return self._begin(await SessionRecord.create(session_id, folder, scratch, self._supplies.masker, self._tasks))
 
     async def sessions_list(self, params: ListSessions) -> SessionList:
         listed = await anyio.to_thread.run_sync(self._archive.list, params.directory)
@@ -404,6 +390,18 @@ class Hub:
     def _home(self, name: EngineName) -> EngineHome:
         log = logging.getLogger(f"enginehouse_engines.{name}")
         return EngineHome(state=self._folders.engine(name), kept=command_kept, log=log)
+
+
+def _created(params: CreateSession, directory: str) -> SessionCreated:
+    provider = params.launch.provider
+    return SessionCreated(
+        engine=params.engine,
+        roots=(Root(path=directory, identity=identity_of(directory)),),
+        settings=params.settings,
+        provider=provider.name if provider else None,
+        branch=_branch(directory),
+        host=params.host,
+    )
 
 
 def _made_by_host(given: IdT | None) -> IdT | None:

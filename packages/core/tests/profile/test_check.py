@@ -155,3 +155,13 @@ for finding in check_profile(Folders(path)):
         "/permissions.toml rule: input should be a valid list",
         "/providers cannot be read: permission denied",
     ]
+
+
+def test_keys_that_are_not_encrypted_are_spoken_of(folders: Folders) -> None:
+    folders.create()
+    keys = folders.profile / "unencrypted_keys.toml"
+    keys.write_text('[house]\naddress = ""\nkey = "planted-key-0123456789"\n')
+    keys.chmod(0o600)
+    (found,) = check_profile(folders)
+    assert (found.severity, found.path) == ("warning", str(keys))
+    assert "not encrypted" in found.message

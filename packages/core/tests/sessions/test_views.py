@@ -114,16 +114,17 @@ async def test_the_present_tells_what_waits_for_a_person_and_in_the_queue(tmp_pa
 async def test_the_present_has_the_end_of_what_a_running_tool_printed_until_its_result(tmp_path: Path) -> None:
     gate, call_id = Gate(), new_call_id()
     use = ToolUse(call_id=call_id, name="sh", input={}, kind="execute", title="make")
-    printed = [Emit(ToolOutput(call_id=call_id, text=f"{n:06}\n")) for n in range(4_000)]
+    printed = [Emit(ToolOutput(call_id=call_id, text=f"{n:06}\n" * 100)) for n in range(40)]
     done = Emit(ToolResult(call_id=call_id, status="ok"))
     async with house(tmp_path, ScriptedEngine([[Emit(use), *printed, Wait(gate), done]])) as home:
         session_id = await home.session()
-        await home.send(session_id, "build it")
-        await gate.reached()
+        async with home.watching(session_id) as ear:
+            await home.send(session_id, "build it")
+            await ear.hear(ToolOutput, where=lambda output: output.text.startswith("000039"))
         async with home.watching(session_id) as ear:
             (tool,) = (await ear.hear(LiveState)).tools
             assert (tool.call_id, tool.cut, len(tool.tail)) == (call_id, True, TAIL_CHARACTERS)
-            assert tool.tail.endswith("003998\n003999\n")
+            assert tool.tail.endswith("000039\n000039\n")
             gate.open()
             await ear.hear(TurnCompleted)
         async with home.watching(session_id, after=ear.events[-1].seq) as ear:
@@ -139,8 +140,9 @@ async def test_a_message_that_is_void_is_not_open_any_more(tmp_path: Path) -> No
     ]
     async with house(tmp_path, ScriptedEngine([steps])) as home:
         session_id = await home.session()
-        await home.send(session_id, "go")
-        await gate.reached()
+        async with home.watching(session_id) as ear:
+            await home.send(session_id, "go")
+            await ear.hear(MessageReset)
         async with home.watching(session_id) as ear:
             assert (await ear.hear(LiveState)).messages == ()
         gate.open()

@@ -16,7 +16,6 @@ from enginehouse_core.permissions.policy import Judgement, judge
 from enginehouse_core.permissions.rules import parse_rule
 from enginehouse_core.profile.defaults import MODES
 from enginehouse_core.profile.folders import Folders
-from enginehouse_core.profile.lock import ProfileLock
 from enginehouse_core.profile.rules_file import WrittenRule, add_rule, read_rules, remove_rules
 from enginehouse_hosts.terminal.plain_text import exact
 from enginehouse_protocol.errors import RuleRefused, UsageError
@@ -68,8 +67,7 @@ def remove(arguments: argparse.Namespace) -> int:
         )
     removed: list[WrittenRule] = []
     if found:
-        with ProfileLock.acquire(folders.profile, "enginehouse permissions remove"):
-            removed = remove_rules(folders.permissions, unwanted)
+        removed = remove_rules(folders.permissions, unwanted)
     if not removed:
         where = "everywhere" if project is None else f"for {project}"
         effect = f"{arguments.effect} " if arguments.effect else ""
@@ -106,8 +104,7 @@ def _store(arguments: argparse.Namespace, effect: Verdict) -> int:
     folders = Folders.of(os.environ)
     text = parse_rule(arguments.rule, effect).text
     project = _project(arguments)
-    with ProfileLock.acquire(folders.profile, f"enginehouse permissions {effect}"):
-        is_new = add_rule(folders.permissions, WrittenRule(effect=effect, rule=text, project=project))
+    is_new = add_rule(folders.permissions, WrittenRule(effect=effect, rule=text, project=project))
     put(f"{_shown(effect, text, project)}\n")
     if not is_new:
         remark("it was there already")

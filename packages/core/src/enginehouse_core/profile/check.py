@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from enginehouse_core.credentials.unencrypted_file import NAME as UNENCRYPTED_KEYS
 from enginehouse_core.profile.document import Document, read_document, unknown_keys
 from enginehouse_core.profile.folders import Folders, is_name, reason
 from enginehouse_core.profile.provider import ProviderFile
@@ -20,7 +21,7 @@ from enginehouse_protocol.errors import ProfileError, ProfileInvalid
 
 _SHOWN = 20
 """How many paths with a wrong mode are named one by one."""
-_PLACES = ("settings.toml", "permissions.toml", "providers", "transcripts", "engines", "lock")
+_PLACES = ("settings.toml", "permissions.toml", "providers", "transcripts", "engines", "lock", UNENCRYPTED_KEYS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ def check_profile(folders: Folders) -> list[Finding]:
             findings += _document(path, ProviderFile)
         elif not path.name.startswith("."):
             findings.append(_warning(path, "is not used: a provider's file is <name>.toml, <name> in a-z 0-9 - _"))
+    if os.path.lexists(keys := folders.profile / UNENCRYPTED_KEYS):
+        findings.append(_warning(keys, "holds keys that are not encrypted; that was chosen when they were added"))
     for path in _listed(folders.profile, findings):
         if path.name.startswith("."):
             if path.suffix == ".tmp":

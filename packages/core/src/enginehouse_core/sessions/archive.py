@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from enginehouse_core.transcript.file import is_written, read_transcript
+from enginehouse_core.transcript.file import FILE_NAME, is_written, read_transcript
 from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.load import load, open_transcript
 from enginehouse_core.transcript.log import SessionLog
@@ -57,6 +57,9 @@ class Archive:
         if not is_id(session_id):
             raise SessionNotFound(session_id)
         return self._transcripts / session_id
+
+    def is_there(self, session_id: SessionId) -> bool:
+        return (self.folder(session_id) / FILE_NAME).exists()
 
     def ids(self) -> list[SessionId]:
         try:

@@ -4,6 +4,7 @@ Rule: what waits is what the record says waits; here lives only whether it is he
 for its turn alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,6 +58,29 @@ class MessageQueue:
     def forget(self) -> None:
         """Drop the wishes of messages that do not wait any more."""
         self._wishes = {key: wish for key, wish in self._wishes.items() if key in self._record.ahead.queue}
+
+    async def add(
+        self,
+        message_id: MessageId,
+        content: tuple[Content, ...],
+        *,
+        busy: Callable[[], bool],
+        ending: Callable[[], bool],
+    ) -> int:
+        """Put a message at the end; returns its seq. One that is known keeps its own.
+
+        0: something came in between, so that these have another answer now, or the queue is another; look again.
+        """
+
+        def source() -> Literal["human", "queue"]:
+            return "queue" if busy() or self else "human"
+
+        recent = self._record.ahead.recent
+        queued = MessageQueued(message_id=message_id, content=content, source=source())
+        seq = await self._record.put(
+            queued, only_if=lambda: message_id not in recent and queued.source == source() and not ending()
+        )
+        return seq or recent.get(message_id, 0)
 
     async def edit(self, message_id: MessageId, content: tuple[Content, ...]) -> Receipt:
         """Raises: MessageNotQueued, TranscriptUnavailable."""

@@ -223,7 +223,8 @@ class SessionRecord:
                 return
             except TranscriptUnavailable as error:
                 seq = min(seq, log.on_disk_seq)
-                yield (present.read_only(str(error)),)
+                if self.log is log:  # else it was opened anew while this view was busy, and all is well
+                    yield (present.read_only(str(error)),)
             if self._closed:
                 return
             await changed.wait()

@@ -27,7 +27,6 @@ from enginehouse_protocol.content import Content, Text
 from enginehouse_protocol.errors import SessionClosed, TranscriptUnavailable
 from enginehouse_protocol.events import (
     AnyBody,
-    MessageQueued,
     Notice,
     QuestionAsked,
     SessionChanged,
@@ -162,26 +161,29 @@ class Session:
             SessionClosed, TranscriptUnavailable
         """
         message_id = message_id or new_message_id()
-        if known := self.record.ahead.recent.get(message_id):
-            await self.record.log.synced(known)
-            return Receipt(message_id=message_id, seq=known)
+        if message_id in self.record.ahead.recent:
+            return await self._receipt(message_id)
         self._require_open()
         await self._recover()
         await self._take(supplied)
-        source = "human" if self._turn is None and not self.queue else "queue"
         if wishes is not None:
             self.queue.wish(message_id, wishes)
-        queued = MessageQueued(message_id=message_id, content=content, source=source)
-        seq = await self.record.put(
-            queued, only_if=lambda: not self._ending and message_id not in self.record.ahead.recent
-        )
-        if not seq:
+        seq = 0
+        while not seq:
             self._require_open()
-            seq = self.record.ahead.recent[message_id]  # the same message, sent twice at one moment
+            seq = await self.queue.add(
+                message_id, content, busy=lambda: self._turn is not None, ending=lambda: self._ending
+            )
         with anyio.CancelScope(shield=True):  # what is queued runs, also when whoever sent it is gone
             await self.record.log.synced(seq)
         self.queue.held = False
         self._wake.set()
+        return Receipt(message_id=message_id, seq=seq)
+
+    async def _receipt(self, message_id: MessageId) -> Receipt:
+        """Of a message that is recorded, or about to be."""
+        seq = self.record.ahead.recent[message_id]
+        await self.record.log.synced(seq)
         return Receipt(message_id=message_id, seq=seq)
 
     async def _take(self, supplied: Supplied | None) -> None:

@@ -58,7 +58,7 @@ class TranscriptFile:
         """
         path = folder / FILE_NAME
         try:
-            folder.mkdir(mode=0o700, parents=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # perhaps left by a creation that was cut off
             descriptor = _locked(path, os.O_CREAT | os.O_EXCL)
             file = cls(descriptor, path, 0)
             sync_folder(folder.parent)

@@ -178,7 +178,7 @@ class Conversation:
                 await self._send(sending, outcome)
             except HUB_GONE as gone:
                 outcome.lost_hub(str(gone))
-            if outcome.waits or outcome.lost:
+            if outcome.waits or outcome.lost or (outcome.over and outcome.read_only):
                 tasks.cancel_scope.cancel()
 
     async def _send(self, sending: SendMessage, outcome: Outcome) -> None:
@@ -189,8 +189,7 @@ class Conversation:
         except EnginehouseError as error:
             outcome.on_its_way = isinstance(error, HUB_GONE)
             raise
-        outcome.sent_seq = receipt.seq
-        outcome.receipt.set()
+        outcome.sent(receipt.seq)
         await self._look_at_queue(outcome)
 
     async def _look_at_queue(self, outcome: Outcome) -> None:

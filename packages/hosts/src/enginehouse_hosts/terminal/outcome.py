@@ -50,6 +50,8 @@ class Outcome:
     receipt: anyio.Event = field(default_factory=anyio.Event)
     sent_seq: int | None = None
     """What the receipt said; None before there is one."""
+    read_only: str = ""
+    """Why nothing can be recorded, as far as is known. Of our message that says something once it is sent."""
     turn_id: TurnId | None = None
     over: bool = False
     """The message has had its turn, or will have none."""
@@ -96,6 +98,12 @@ class Outcome:
             case _:
                 pass
 
+    def sent(self, seq: int) -> None:
+        """The receipt is here."""
+        self.sent_seq = seq
+        self._check_record()
+        self.receipt.set()
+
     def may_be_held(self) -> bool:
         """Whether it is time to ask the hub: an event about the queue may be older than our message."""
         return self.held and self.sent_seq is not None and self.turn_id is None and not self.over
@@ -120,9 +128,12 @@ class Outcome:
             )
 
     def _state(self, state: SessionStateChanged) -> None:
-        self.held = state.held
-        if state.read_only:
-            self._ends(FAILED, f"the record cannot be written, so the turn is not finished: {state.read_only}")
+        self.held, self.read_only = state.held, state.read_only
+        self._check_record()
+
+    def _check_record(self) -> None:
+        if self.read_only and self.sent_seq is not None and not self.over:
+            self._ends(FAILED, f"the record cannot be written, so the turn is not finished: {self.read_only}")
 
     def _live(self, live: LiveState) -> None:
         """Everything durable up to `live.seq` was noted before, so what is not known by now did not happen."""
