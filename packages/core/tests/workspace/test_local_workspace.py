@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from enginehouse_core.masking import Masker
 from enginehouse_core.workspace.local import LocalWorkspace
 from enginehouse_protocol.errors import FileUnusable, PathRefused
 from enginehouse_protocol.workspace import CommandResult, OnOutput, Root, Workspace
@@ -86,3 +87,19 @@ async def test_a_command_does_not_start_outside_or_nowhere(made: tuple[LocalWork
         with pytest.raises(error):
             await workspace.run("true", cwd=cwd, time_limit_s=1)
     assert runner.calls == []
+
+
+async def test_nothing_secret_is_kept_in_the_scratch_folder_and_the_project_s_files_are_as_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "project").mkdir()
+    masker = Masker({"KEY": "sk-0123456789abcdef"})
+    said = b"the key is sk-0123456789abcdef\n"
+    root = Root(path=str(tmp_path / "project"))
+    scratch = str(tmp_path / "scratch")
+    async with LocalWorkspace((root,), NotingRunner(), scratch=scratch, masked=masker.bytes_) as workspace:
+        await workspace.write(f"{scratch}/output.txt", said)
+        await workspace.write("own.txt", said)
+    kept = (tmp_path / "scratch" / "output.txt").read_bytes()
+    assert kept == f"the key is {masker.masks['KEY']}\n".encode()
+    assert (tmp_path / "project" / "own.txt").read_bytes() == said

@@ -4,13 +4,16 @@ Rule: a command starts where the fence says. What it does from there is not fenc
 why a command needs a permission of its own.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from anyio import to_thread
+
 from enginehouse_core.workspace.background import BackgroundCommands, Runner
 from enginehouse_core.workspace.files import WorkspaceFiles
-from enginehouse_protocol.workspace import BackgroundCommand, CommandResult, OnOutput, Root
+from enginehouse_protocol.workspace import BackgroundCommand, CommandResult, FileStat, OnOutput, Root
 
 
 class LocalWorkspace(WorkspaceFiles):
@@ -28,10 +31,13 @@ class LocalWorkspace(WorkspaceFiles):
         scratch: str,
         protected: Sequence[str] = (),
         search_deadline_s: float = 20.0,
+        masked: Callable[[bytes], bytes] = bytes,
     ) -> None:
+        """`masked` takes out of bytes what must never be stored: the scratch folder is part of the session's record."""
         super().__init__(roots, scratch=scratch, protected=protected, search_deadline_s=search_deadline_s)
         self._runner = runner
         self._background = BackgroundCommands(runner)
+        self._masked = masked
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -45,6 +51,11 @@ class LocalWorkspace(WorkspaceFiles):
             await self._background.close()
         finally:
             await super().__aexit__(kind, error, trace)
+
+    async def write(self, path: str, data: bytes, *, expected_sha256: str | None = None) -> FileStat:
+        if os.path.abspath(path).startswith(self.scratch + os.sep):
+            data = await to_thread.run_sync(self._masked, data)
+        return await super().write(path, data, expected_sha256=expected_sha256)
 
     async def run(
         self, command: str, *, cwd: str = ".", time_limit_s: float, on_output: OnOutput | None = None
