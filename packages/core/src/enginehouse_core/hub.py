@@ -377,7 +377,7 @@ class Hub:
             runner,
             scratch=str(self._scratch(record.session_id)),
             protected=(str(self._folders.profile),),
-            masked=lambda data: self._supplies.masker.bytes_(data),
+            masked=self._supplies.masked,
         )
 
     @property

@@ -53,7 +53,7 @@ class LocalWorkspace(WorkspaceFiles):
             await super().__aexit__(kind, error, trace)
 
     async def write(self, path: str, data: bytes, *, expected_sha256: str | None = None) -> FileStat:
-        if os.path.abspath(path).startswith(self.scratch + os.sep):
+        if os.path.normpath(path).startswith(self.scratch + os.sep):  # noqa: ASYNC240 text alone
             data = await to_thread.run_sync(self._masked, data)
         return await super().write(path, data, expected_sha256=expected_sha256)
 
