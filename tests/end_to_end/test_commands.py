@@ -64,6 +64,7 @@ def test_check_finds_damage_and_repair_sets_it_aside(meet: Introduction) -> None
         file.write(b'{"session_id":"' + session_id.encode() + b'","seq":99,"at_')
     found = person.runs("sessions", "check", session_id)
     assert (found.code, "torn tail" in found.out) == (1, True)
+    assert person.runs("hub", "stop").code == 0
     assert person.runs("sessions", "check", "--repair").code == 0
     repaired = transcript.read_bytes()
     assert person.runs("sessions", "check", session_id, "--repair").code == 0

@@ -64,12 +64,15 @@ def test_one_session_takes_all_of_it_and_goes_on(meet: Introduction) -> None:
     assert_prefix_chain(meet.server.quiet())
     assert meet.server.problems() == []
     assert max(len(request.raw) for request in asked) < 1_000_000  # the model gets what it can use, not 60 MB
-    assert "not kept" in asked[-1].tool_results[-1].text  # and is told so
+    text, *binary = (answer.text for answer in asked[-1].tool_results[-3:])  # and is told what it did not get
+    assert "characters not shown; the whole is in " in text
+    assert "bytes were not kept" in text
+    for answer in binary:
+        assert answer.startswith(f"[{BIG} bytes of binary output, not shown;")
 
     session_id = person.session_id()
     recorded = person.runs("sessions", "events", session_id)
-    heard = b"".join(line for line in ended.out_bytes.splitlines(keepends=True) if b'"seq":' in line)
-    assert recorded.out_bytes.startswith(heard)
+    assert recorded.out_bytes.startswith(ended.durable)
     assert [json.loads(line)["seq"] for line in recorded.out_bytes.split(b"\n")[:-1]] == list(
         range(1, 1 + len(recorded.events))
     )

@@ -29,47 +29,54 @@ READING = (
 STRANGE = "Prüf stand 🧰 'n\"$HOME"
 
 
-def test_a_full_disk_refuses_a_new_session_and_asks_the_model_nothing(meet: Introduction, small_disk: Path) -> None:
+def test_a_full_disk_refuses_a_new_session_and_asks_the_model_nothing(
+    meet: Introduction, small_disk: Path, run: tuple[str, ...]
+) -> None:
     person = meet(reply("Hi."))
     person.keeps_profile_at(small_disk / "profile")
     with _full(small_disk):
-        refused = person.runs("run", "hello")
+        refused = person.runs(*run, "hello")
         _one_clear_line(refused, FULL)
         assert refused.code != 0
         assert meet.asked() == []
-    assert person.runs("run", "hello").out == "Hi.\n"
+    assert person.runs(*run, "hello").out == "Hi.\n"
     assert person.runs("sessions", "check").code == 0
 
 
-def test_a_full_disk_refuses_the_next_message_and_keeps_what_was_said(meet: Introduction, small_disk: Path) -> None:
+def test_a_full_disk_refuses_the_next_message_and_keeps_what_was_said(
+    meet: Introduction, small_disk: Path, run: tuple[str, ...]
+) -> None:
     person = meet([reply("One."), reply("Two.")])
     person.keeps_profile_at(small_disk / "profile")
     assert person.runs("permissions", "allow", "execute(pytest *)").code == 0
-    assert person.runs("run", "first").code == 0
+    assert person.runs(*run, "first").code == 0
     session_id = person.session_id()
     before = person.runs("sessions", "events", session_id).out_bytes
     rules = (person.profile / "permissions.toml").read_bytes()
     with _full(small_disk):
-        refused = person.runs("run", "-c", "second")
+        longer_than_a_page = b"word " * 2_000  # what is left of the record's last page can still be written
+        refused = person.runs(*run, "-c", "second", typed=longer_than_a_page)
         assert refused.code in (1, 2)
         _one_clear_line(refused, FULL)
         assert len(meet.asked()) == 1
         for arguments in (*READING, ("sessions", "show", session_id), ("sessions", "events", session_id)):
             assert person.runs(*arguments).code == 0, arguments
         assert person.runs("sessions", "events", session_id).out_bytes == before
-        for arguments in (("permissions", "deny", "fetch"), ("sessions", "rename", session_id, "A title")):
-            not_kept = person.runs(*arguments)
-            assert not_kept.code in (1, 2), arguments
-            _one_clear_line(not_kept, FULL)
+        assert person.runs("hub", "stop").code == 0
+        with _full(small_disk):  # again: what the hub had in its run-time folder is free now
+            for arguments in (("sessions", "rename", session_id, "A title"), ("permissions", "deny", "fetch")):
+                not_kept = person.runs(*arguments)
+                assert not_kept.code in (1, 2), arguments
+                _one_clear_line(not_kept, FULL)
         assert (person.profile / "permissions.toml").read_bytes() == rules
-    again = person.runs("run", "-c", "second")
+    again = person.runs(*run, "-c", "second")
     assert (again.code, again.out) == (0, "Two.\n"), again.err
     assert person.runs("sessions", "events", session_id).out_bytes.startswith(before)
     assert person.runs("sessions", "check").code == 0
 
 
 def test_a_disk_that_fills_in_mid_turn_stops_the_turn_before_anything_unrecorded_happens(
-    meet: Introduction, small_disk: Path
+    meet: Introduction, small_disk: Path, run: tuple[str, ...]
 ) -> None:
     """Nothing runs that is not on record, and what was shown is on record."""
     touch = call("bash", {"command": "touch made.txt"})
@@ -77,7 +84,7 @@ def test_a_disk_that_fills_in_mid_turn_stops_the_turn_before_anything_unrecorded
     makes = reply(deltas=[longer_than_a_page, hold("full")], calls=[touch])
     person = meet([reply(calls=[call("list_dir", {})]), makes, reply("Made.")])
     person.keeps_profile_at(small_disk / "profile")
-    with person.starts("run", "--json", "--mode", "yolo", "make it") as process:
+    with person.starts(*run, "--json", "--mode", "yolo", "make it") as process:
         meet.server.reached("full", PATIENCE_S)
         with _full(small_disk):
             meet.server.release("full")
@@ -88,13 +95,12 @@ def test_a_disk_that_fills_in_mid_turn_stops_the_turn_before_anything_unrecorded
     assert not (person.project / "made.txt").exists()
     assert person.alive() == []
 
-    heard = b"".join(line for line in out.splitlines(keepends=True) if b'"seq":' in line)
     session_id = person.session_id()
-    assert person.runs("sessions", "events", session_id).out_bytes.startswith(heard)
-    again = person.runs("run", "-c", "--mode", "yolo", "go on")
+    assert person.runs("sessions", "events", session_id).out_bytes.startswith(ended.durable)
+    again = person.runs(*run, "-c", "--mode", "yolo", "go on")
     assert (again.code, again.out) == (0, "Made.\n"), again.err
     assert (person.project / "made.txt").exists()
-    assert person.runs("sessions", "events", session_id).out_bytes.startswith(heard)
+    assert person.runs("sessions", "events", session_id).out_bytes.startswith(ended.durable)
     assert person.runs("sessions", "check").code == 0
 
 
@@ -168,9 +174,11 @@ def test_without_a_home_a_named_profile_works_and_an_unnamed_one_is_asked_for(me
     _one_clear_line(person.runs("run", "hello"), "set HOME, or set ENGINEHOUSE_PROFILE")
 
 
-def test_of_two_runs_that_start_at_once_one_has_the_profile_and_the_other_says_which(meet: Introduction) -> None:
+def test_of_two_runs_without_a_hub_that_start_at_once_one_has_the_profile_and_the_other_says_which(
+    meet: Introduction,
+) -> None:
     person = meet(reply(deltas=["Half ", hold("middle"), "whole."]))
-    with person.starts("run", "one") as one, person.starts("run", "two") as two:
+    with person.starts("run", "--no-hub", "one") as one, person.starts("run", "--no-hub", "two") as two:
         meet.server.reached("middle", PATIENCE_S)
         runs, refused = (one, two) if one.poll() is None else (two, one)
         _, err = refused.communicate(timeout=PATIENCE_S)
@@ -208,7 +216,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @contextmanager
 def _full(disk: Path) -> Iterator[None]:
     """Not one byte is left on `disk` until this ends."""
-    filler = disk / "filler"
+    filler = disk / f"filler-{len(list(disk.iterdir()))}"
     with filler.open("wb", buffering=0) as file:
         for size in (65536, 4096, 1):
             try:

@@ -39,9 +39,9 @@ sleep 60.25
     ],
     ids=["before the first byte", "in its text", "in a tool call"],
 )
-def test_while_the_model_streams(meet: Introduction, stopped: Reply, kept: str) -> None:
+def test_while_the_model_streams(meet: Introduction, run: tuple[str, ...], stopped: Reply, kept: str) -> None:
     person = meet(lambda request: reply("Back.") if TOLD in str(request.messages) else stopped)
-    with person.starts("run", "talk") as process:
+    with person.starts(*run, "talk") as process:
         meet.server.reached("here", PATIENCE_S)
         _interrupt(person, process)
     said = [body["text"] for body in _recorded(person, "message.assistant")]
@@ -51,11 +51,11 @@ def test_while_the_model_streams(meet: Introduction, stopped: Reply, kept: str) 
     assert kept in _goes_on(meet, person)
 
 
-def test_while_a_command_sleeps_that_left_others_behind(meet: Introduction) -> None:
+def test_while_a_command_sleeps_that_left_others_behind(meet: Introduction, run: tuple[str, ...]) -> None:
     person = meet([reply(calls=[call("bash", {"command": LEAVES_THINGS_BEHIND})]), reply("Back.")])
     os.mkfifo(person.project / "ready")
     ready = os.open(person.project / "ready", os.O_RDONLY | os.O_NONBLOCK)
-    with person.starts("run", "--mode", "yolo", "sleep") as process:
+    with person.starts(*run, "--mode", "yolo", "sleep") as process:
         assert select([ready], [], [], PATIENCE_S)[0]
         os.close(ready)
         _until_all_stay(person)
@@ -65,13 +65,13 @@ def test_while_a_command_sleeps_that_left_others_behind(meet: Introduction) -> N
     assert "sleep 60.25" in _goes_on(meet, person)
 
 
-def test_while_two_commands_run_and_a_third_waits(meet: Introduction) -> None:
+def test_while_two_commands_run_and_a_third_waits(meet: Introduction, run: tuple[str, ...]) -> None:
     """Parallel calls of one reply: each gets exactly one result, and the one that never ran is not said to have."""
     calls = [call("bash", {"command": f"echo {n} >> ready; sleep 6{n}.75"}) for n in range(3)]
     person = meet([reply(calls=calls), reply("Back.")])
     os.mkfifo(person.project / "ready")
     ready = os.open(person.project / "ready", os.O_RDONLY | os.O_NONBLOCK)
-    with person.starts("run", "--mode", "yolo", "sleep") as process:
+    with person.starts(*run, "--mode", "yolo", "sleep") as process:
         assert select([ready], [], [], PATIENCE_S)[0]
         os.close(ready)
         _interrupt(person, process)
@@ -85,9 +85,9 @@ def test_while_two_commands_run_and_a_third_waits(meet: Introduction) -> None:
     assert len(answered) == len(uses) == 3
 
 
-def test_while_a_permission_is_pending(meet: Introduction) -> None:
+def test_while_a_permission_is_pending(meet: Introduction, run: tuple[str, ...]) -> None:
     person = meet([reply(calls=[call("write_file", {"path": "note.txt", "content": "x\n"})]), reply("Back.")])
-    with person.sits_at("run", "write") as terminal:
+    with person.sits_at(*run, "write") as terminal:
         terminal.until("n: deny > ")
         pressed_at_ms = _now_ms()
         terminal.presses_ctrl_c()
@@ -100,11 +100,13 @@ def test_while_a_permission_is_pending(meet: Introduction) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, None], ids=["SIGTERM", "SIGHUP", "Ctrl-C twice"])
-def test_leaving_at_once_leaves_no_command_behind_either(meet: Introduction, number: signal.Signals | None) -> None:
+def test_leaving_at_once_leaves_no_command_behind_either(
+    meet: Introduction, run: tuple[str, ...], number: signal.Signals | None
+) -> None:
     person = meet([reply(calls=[call("bash", {"command": LEAVES_THINGS_BEHIND})]), reply("Back.")])
     os.mkfifo(person.project / "ready")
     ready = os.open(person.project / "ready", os.O_RDONLY | os.O_NONBLOCK)
-    with person.sits_at("run", "--mode", "yolo", "sleep") as terminal:
+    with person.sits_at(*run, "--mode", "yolo", "sleep") as terminal:
         assert select([ready], [], [], PATIENCE_S)[0]
         os.close(ready)
         _until_all_stay(person)
@@ -120,7 +122,7 @@ def test_leaving_at_once_leaves_no_command_behind_either(meet: Introduction, num
     assert code == (130 if number is None else 128 + number)
     assert person.alive(*STAYING) == []
     assert [body["status"] for body in _recorded(person, "tool.result")] in ([], ["interrupted"])
-    again = person.runs("run", "--session", person.session_id(), "are you there?")
+    again = person.runs(*run, "--session", person.session_id(), "are you there?")
     assert (again.code, again.out) == (0, "Back.\n"), again.err
     [result] = _recorded(person, "tool.result")
     assert result["status"] in ("interrupted", "unknown")

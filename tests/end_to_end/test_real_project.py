@@ -54,11 +54,10 @@ def test_an_agent_mends_a_published_project_and_its_own_tests_say_so(meet: Intro
     assert ended.code == 0, ended.err
     assert source.read_text() == published
     assert _failing(person) == []
-    durable = [line for line in ended.out_bytes.splitlines(keepends=True) if b'"seq":' in line]
     session_id = person.session_id()
-    assert person.runs("sessions", "events", session_id).out_bytes == b"".join(durable)
+    assert person.runs("sessions", "events", session_id).out_bytes == ended.durable
     transcript = person.profile / "transcripts" / session_id / "transcript.jsonl"
-    assert transcript.read_bytes().partition(b"\n")[2] == b"".join(durable)  # the first line says the format
+    assert transcript.read_bytes().partition(b"\n")[2] == ended.durable  # the first line says the format
 
     uses = {body["call_id"]: body["name"] for body in ended.bodies("tool.use")}
     decided = [(uses[body["call_id"]], *_judged(body)) for body in ended.bodies("permission.decided")]

@@ -35,22 +35,23 @@ def test_a_pipe_gets_the_answer_only_and_everything_else_goes_to_stderr(meet: In
     assert (person.project / "note.txt").read_text() == "hello\n"
 
 
-def test_json_lines_of_durable_events_are_the_bytes_of_the_record(meet: Introduction) -> None:
+def test_json_lines_of_durable_events_are_the_bytes_of_the_record(meet: Introduction, run: tuple[str, ...]) -> None:
     person = meet([reply("I write “it”.\u2028", calls=[WRITE_NOTE]), reply("Done.")])
-    ended = person.runs("run", "--json", "--mode", "accept-edits", "write a note")
+    ended = person.runs(*run, "--json", "--mode", "accept-edits", "write a note")
     assert ended.code == 0
-    durable = [line for line in ended.out_bytes.splitlines(keepends=True) if b'"seq":' in line]
     recorded = person.runs("sessions", "events", person.session_id())
-    assert recorded.out_bytes == b"".join(durable)
+    assert recorded.out_bytes == ended.durable
     assert len(ended.bodies("message.delta")) > 1
-    assert [event["seq"] for event in recorded.events] == list(range(1, len(durable) + 1))
+    assert [event["seq"] for event in recorded.events] == list(range(1, len(recorded.events) + 1))
     after = person.runs("sessions", "events", person.session_id(), "--after", "3")
-    assert after.out_bytes == b"".join(durable[3:])
+    assert after.out_bytes == b"".join(ended.durable.splitlines(keepends=True)[3:])
 
 
-def test_what_needs_a_person_is_denied_where_nobody_is_and_the_exit_code_says_so(meet: Introduction) -> None:
+def test_what_needs_a_person_is_denied_where_nobody_is_and_the_exit_code_says_so(
+    meet: Introduction, run: tuple[str, ...]
+) -> None:
     person = meet([reply(calls=[WRITE_NOTE]), reply("I was not allowed to.")])
-    ended = person.runs("run", "write a note")
+    ended = person.runs(*run, "write a note")
     assert (ended.code, ended.out) == (4, "I was not allowed to.\n")
     assert "nobody is there to ask" in ended.err
     assert not (person.project / "note.txt").exists()
@@ -193,10 +194,10 @@ def test_a_prompt_that_is_not_unicode_is_repaired_and_that_is_said(meet: Introdu
     assert meet.asked()[0].last_user_text == "caf\ufffd\n\n\ufffd\x00tail"
 
 
-def test_a_secret_of_the_environment_is_in_no_file(meet: Introduction) -> None:
+def test_a_secret_of_the_environment_is_in_no_file(meet: Introduction, run: tuple[str, ...]) -> None:
     planted = "plnt-9f8e7d6c5b4a"
     person = meet([reply(calls=[call("bash", {"command": f"echo {planted}; env"})]), reply(f"It was {planted}.")])
-    ended = person.runs("run", "--mode", "yolo", f"say {planted}", also={"DEPLOY_TOKEN": planted})
+    ended = person.runs(*run, "--mode", "yolo", f"say {planted}", also={"DEPLOY_TOKEN": planted})
     assert ended.code == 0
     assert planted not in ended.err
     files = [path for path in person.home.rglob("*") if path.is_file()]
@@ -206,33 +207,35 @@ def test_a_secret_of_the_environment_is_in_no_file(meet: Introduction) -> None:
         assert b"sk-end-to-end-0123456789" not in path.read_bytes(), path
 
 
-def test_ctrl_c_interrupts_and_is_recorded_as_interrupted(meet: Introduction) -> None:
+def test_ctrl_c_interrupts_and_is_recorded_as_interrupted(meet: Introduction, run: tuple[str, ...]) -> None:
     person = meet([reply(deltas=["Half ", hold("middle"), "whole"]), reply("Back.")])
-    with person.starts("run", "talk") as process:
+    with person.starts(*run, "talk") as process:
         meet.server.reached("middle", PATIENCE_S)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (130, b"")
     assert b"interrupted" in err
     assert person.runs("sessions", "show", person.session_id()).out.count("interrupted") == 1
-    assert person.runs("run", "-c", "again").out == "Back.\n"
+    assert person.runs(*run, "-c", "again").out == "Back.\n"
 
 
-def test_sigterm_leaves_with_its_own_exit_code_and_the_session_goes_on(meet: Introduction) -> None:
+def test_sigterm_leaves_with_its_own_exit_code_and_the_session_goes_on(
+    meet: Introduction, run: tuple[str, ...]
+) -> None:
     person = meet([reply(deltas=["Half ", hold("middle")]), reply("Back.")])
-    with person.starts("run", "talk") as process:
+    with person.starts(*run, "talk") as process:
         meet.server.reached("middle", PATIENCE_S)
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM
-    assert person.runs("run", "-c", "again").out == "Back.\n"
+    assert person.runs(*run, "-c", "again").out == "Back.\n"
 
 
-def test_a_reader_that_leaves_ends_the_command_quietly(meet: Introduction) -> None:
+def test_a_reader_that_leaves_ends_the_command_quietly(meet: Introduction, run: tuple[str, ...]) -> None:
     person = meet(reply("a word " * 20_000))
     reader, writer = os.pipe()
     os.close(reader)
-    with person.starts("run", "--json", "talk", stdout=writer) as process:
+    with person.starts(*run, "--json", "talk", stdout=writer) as process:
         os.close(writer)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (141, b"")

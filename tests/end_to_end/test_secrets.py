@@ -36,7 +36,7 @@ READS_THE_SECRET = {
     "as base64": "base64 key.txt; printf x | cat - key.txt | base64 -w0; printf xy | cat - key.txt | base64 -w 20",
     "as hexadecimal": "od -An -v -tx1 key.txt | tr -d ' \\n'; xxd -p key.txt; xxd -u -p key.txt",
     "across a chunk": f"head -c {256 * 1024 - HALF} /dev/zero | tr '\\0' x; cat key.txt",
-    "where output is cut": "for n in $(seq 4000); do cat key.txt; done",
+    "where output is cut": "read -r key < key.txt; for n in {1..4000}; do printf %s \"$key\"; done",
     "on stderr, and fails": "cat key.txt >&2; exit 9",
     "and is too slow": "cat key.txt; sleep 60.5",
 }
@@ -51,14 +51,14 @@ def test_the_search_itself_finds_every_spelling() -> None:
 
 
 @pytest.mark.parametrize("json_lines", [True, False], ids=["json", "text"])
-def test_a_tool_prints_it_in_every_way(meet: Introduction, json_lines: bool) -> None:
+def test_a_tool_prints_it_in_every_way(meet: Introduction, run: tuple[str, ...], json_lines: bool) -> None:
     calls = [
         call("bash", {"command": command} if "sleep 60" not in command else {"command": command, "timeout_s": 0.5})
         for command in READS_THE_SECRET.values()
     ]
     person = _person_with_a_secret(meet, [*(reply(calls=[each]) for each in calls), reply("Seen.")])
     flags = ("--json",) if json_lines else ()
-    ended = person.runs("run", "--mode", "yolo", *flags, "print it")
+    ended = person.runs(*run, "--mode", "yolo", *flags, "print it")
     assert ended.code == 0, ended.err
     printed = {"stdout": ended.out_bytes, "stderr": ended.err.encode()}
     assert _leaks(person, printed | _told(meet)) == []
@@ -68,7 +68,7 @@ def test_a_tool_prints_it_in_every_way(meet: Introduction, json_lines: bool) -> 
         assert "«secret:OPENAI_API_KEY»" in result.text, way
 
 
-def test_a_person_types_it_and_a_model_says_it_in_pieces(meet: Introduction) -> None:
+def test_a_person_types_it_and_a_model_says_it_in_pieces(meet: Introduction, run: tuple[str, ...]) -> None:
     pieces = [SECRET[:3], SECRET[3:HALF], SECRET[HALF:]]
     written = call("write_file", ['{"path": "copy.txt", "content": "', *pieces, '"}'])
     coded = base64.b64encode(SECRET.encode()).decode()
@@ -80,9 +80,9 @@ def test_a_person_types_it_and_a_model_says_it_in_pieces(meet: Introduction) -> 
             reply("Still here."),
         ],
     )
-    ended = person.runs("run", "--mode", "yolo", "--json", typed=f"my key is {SECRET}, use it".encode())
+    ended = person.runs(*run, "--mode", "yolo", "--json", typed=f"my key is {SECRET}, use it".encode())
     assert ended.code == 0, ended.err
-    shown = person.runs("run", "-c", "again", typed=SECRET.encode())
+    shown = person.runs(*run, "-c", "again", typed=SECRET.encode())
     assert shown.code == 0, shown.err
     session_id = person.session_id()
     printed = {
@@ -119,7 +119,7 @@ def test_a_server_that_repeats_the_key_in_its_error(meet: Introduction) -> None:
     assert _leaks(person, {"stdout": ended.out_bytes, "stderr": ended.err.encode()}) == []
 
 
-def test_a_command_cannot_see_the_credentials_of_the_launching_shell(meet: Introduction) -> None:
+def test_a_command_cannot_see_the_credentials_of_the_launching_shell(meet: Introduction, run: tuple[str, ...]) -> None:
     """L02: `env`, and the same read from /proc, of itself and of whoever started it."""
     commands = (
         "env; export -p; cat /proc/self/environ | tr '\\0' '\\n'",
@@ -133,7 +133,7 @@ def test_a_command_cannot_see_the_credentials_of_the_launching_shell(meet: Intro
         meet, [*(reply(calls=[call("bash", {"command": command})]) for command in commands), reply("Seen.")]
     )
     person.environment |= OTHERS | {"SSH_AUTH_SOCK": "/nowhere/agent.sock"}
-    ended = person.runs("run", "--json", "--mode", "yolo", "look around")
+    ended = person.runs(*run, "--json", "--mode", "yolo", "look around")
     assert ended.code == 0, ended.err
     results = [result.text for result in meet.asked()[-1].tool_results]
     assert len(results) == len(commands)
@@ -157,18 +157,19 @@ def test_a_password_inside_a_url_of_the_launching_shell_is_a_secret_too(meet: In
     assert _leaks(person, printed | _told(meet), secrets=PASSWORDS) == []
 
 
-def test_the_processes_of_a_tool_hold_no_credential(meet: Introduction) -> None:
-    """Looked at from outside, while the command runs; so is the process that holds the key, whose command line."""
+def test_the_processes_of_a_tool_hold_no_credential(meet: Introduction, run: tuple[str, ...]) -> None:
+    """Looked at from outside, while the command runs; so are the processes that hold the key: their command lines."""
     command = "echo go > ready; sleep 63.5"
     person = _person_with_a_secret(meet, [reply(calls=[call("bash", {"command": command})]), reply("Done.")])
     person.environment |= OTHERS | URLS | {"SSH_AUTH_SOCK": "/nowhere/agent.sock"}
     secrets = (SECRET, *OTHERS.values(), *PASSWORDS)
     os.mkfifo(person.project / "ready")
     ready = os.open(person.project / "ready", os.O_RDONLY | os.O_NONBLOCK)
-    with person.starts("run", "--mode", "yolo", "look around") as process:
+    with person.starts(*run, "--mode", "yolo", "look around") as process:
         assert select([ready], [], [], PATIENCE_S)[0]
         os.close(ready)
-        below = psutil.Process(process.pid).children(recursive=True)
+        hubs = person.hubs()
+        below = [each for top in (psutil.Process(process.pid), *hubs) for each in top.children(recursive=True)]
         ours = [each for each in below if "enginehouse" in " ".join(each.cmdline())]
         tools = [each for each in below if each not in ours]
         assert tools
@@ -176,7 +177,7 @@ def test_the_processes_of_a_tool_hold_no_credential(meet: Introduction) -> None:
             seen = Path(f"/proc/{each.pid}/environ").read_bytes() + Path(f"/proc/{each.pid}/cmdline").read_bytes()
             assert [secret for secret in secrets if _found(secret, seen)] == [], each
             assert b"SSH_AUTH_SOCK" not in seen
-        for each in [*ours, psutil.Process(process.pid)]:
+        for each in [*ours, *hubs, psutil.Process(process.pid)]:
             words = Path(f"/proc/{each.pid}/cmdline").read_bytes()
             assert [secret for secret in secrets if _found(secret, words)] == [], each
         process.terminate()

@@ -9,9 +9,11 @@ serves.
 
 Rooms: `script` (answers as data), `programs` (choosing one by the request), `wire` (their bytes),
 `performance` (what is done on the socket), `validation`, `recording` (what came, prefix chains, times),
-`server`, `process` (in a thread or a process of its own).
+`server`, `process` (in a thread or a process of its own), `messages_api` and `messages_wire` (the same script over
+Anthropic's Messages API).
 """
 
+from model_server.messages_api import MessagesRequest, MessagesServer
 from model_server.process import Distant, server_in_process, server_in_thread
 from model_server.programs import Program, Script, by_first_user, by_history, in_order, steps, with_faults
 from model_server.recording import PrefixBreak, RecordedRequest, assert_prefix_chain, gaps_ms, prefix_breaks
@@ -22,6 +24,7 @@ from model_server.script import (
     Fault,
     Reply,
     Usage,
+    Verbatim,
     breaking,
     call,
     cut,
@@ -35,6 +38,7 @@ from model_server.script import (
     raw,
     reply,
     stall,
+    verbatim,
 )
 from model_server.server import ModelServer
 
@@ -44,6 +48,8 @@ __all__ = [
     "ChatRequest",
     "Distant",
     "Fault",
+    "MessagesRequest",
+    "MessagesServer",
     "ModelServer",
     "PrefixBreak",
     "Program",
@@ -52,6 +58,7 @@ __all__ = [
     "Script",
     "ToolAnswer",
     "Usage",
+    "Verbatim",
     "assert_prefix_chain",
     "breaking",
     "by_first_user",
@@ -75,5 +82,6 @@ __all__ = [
     "stall",
     "steps",
     "text_of",
+    "verbatim",
     "with_faults",
 ]

@@ -4,12 +4,12 @@ Rule: all of it is decided before the first byte is sent. One `bytes` is one wri
 a mark, or the reply asked for small writes.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from model_server import wire
 from model_server.request import ChatRequest
-from model_server.script import Answer, Cut, End, Fault, Hold, Pause, Raw, Reply
+from model_server.script import Answer, Cut, End, Fault, Hold, Pause, Raw, Reply, Verbatim
 
 Act = bytes | Hold | Pause | Cut
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Too Many Requests"}
@@ -21,14 +21,27 @@ class Performance(NamedTuple):
     acts: list[Act]
 
 
-def perform(answer: Answer, request: ChatRequest) -> Performance:
+class Wire(Protocol):
+    """How a reply is written."""
+
+    def events(self, reply: Reply, request: ChatRequest) -> list[wire.Event]: ...
+
+    def document(self, reply: Reply, request: ChatRequest) -> bytes: ...
+
+
+def perform(answer: Answer, request: ChatRequest, wire: Wire = wire) -> Performance:
     if isinstance(answer, Fault):
-        act: Act = Cut(b"", reset=False)
         if answer.status is not None:
-            act = whole(answer.status, answer.body, answer.headers)
-        return Performance(answer.status, [*answer.before, act])
+            return Performance(answer.status, [*answer.before, whole(answer.status, answer.body, answer.headers)])
+        acts: list[Act] = [answer.body] if answer.body else []
+        return Performance(None, [*answer.before, *acts, Cut(b"", reset=False)])
+    if isinstance(answer, Verbatim):
+        head = _stream_head(answer.headers)
+        return Performance(200, [*answer.before, *_streamed(answer.pieces, head, answer.split, small=True)])
     if request.stream:
-        return Performance(200, [*answer.before, *_streamed(answer, wire.events(answer, request))])
+        small = answer.flush_each or answer.split is not None
+        stream = _streamed(wire.events(answer, request), _STREAM_HEAD, answer.split, small=small)
+        return Performance(200, [*answer.before, *stream])
     return Performance(200, [*answer.before, *_waits(answer), whole(200, wire.document(answer, request))])
 
 
@@ -45,16 +58,15 @@ def _waits(reply: Reply) -> list[Act]:
     return [piece for piece in pieces if isinstance(piece, Hold | Pause | Cut)]
 
 
-def _streamed(reply: Reply, events: Iterable[wire.Event]) -> list[Act]:
-    small = reply.flush_each or reply.split is not None
+def _streamed(events: Sequence[wire.Event], head: bytes, split: int | None, *, small: bool) -> list[Act]:
     acts: list[Act] = []
-    writes = [_STREAM_HEAD]
+    writes = [head]
     parts: list[bytes] = []
     for event in (*events, End()):
         if isinstance(event, bytes | Raw):
             parts.append(event if isinstance(event, bytes) else event.data)
             continue
-        writes += _http_chunks(parts, reply.split)
+        writes += _http_chunks(parts, split)
         if isinstance(event, End):
             writes.append(_LAST_CHUNK)
         acts += writes if small else [b"".join(writes)]
@@ -79,11 +91,13 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
     return "\r\n".join((*lines, "", "")).encode("latin-1")
 
 
-_STREAM_HEAD = _head(
-    200,
-    {
+def _stream_head(headers: Iterable[tuple[str, str]] = ()) -> bytes:
+    usual = {
         "content-type": "text/event-stream; charset=utf-8",
         "cache-control": "no-cache",
         "transfer-encoding": "chunked",
-    },
-)
+    }
+    return _head(200, {**usual, **{name.lower(): value for name, value in headers}})
+
+
+_STREAM_HEAD = _stream_head()

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from model_server.request import ChatRequest
-from model_server.script import Answer, Call, Fault, Reply, call, fault, reply
+from model_server.script import ANSWERS, Answer, Call, Fault, Reply, Verbatim, call, fault, reply
 
 Program = Callable[[ChatRequest], Answer]
 Script = Answer | Program | Sequence[Answer | Program]
@@ -17,7 +17,7 @@ Script = Answer | Program | Sequence[Answer | Program]
 
 
 def program_of(script: Script) -> Program:
-    if isinstance(script, Reply | Fault):
+    if isinstance(script, ANSWERS):
         answer = script
         return lambda _: answer
     if isinstance(script, Sequence):
@@ -103,7 +103,7 @@ def with_faults(script: Script, at: Mapping[int, Answer | Callable[[Answer], Ans
         match at.get(next(count)):
             case None:
                 return program(request)
-            case Reply() | Fault() as instead:
+            case Reply() | Fault() | Verbatim() as instead:
                 return instead
             case change:
                 return change(program(request))
@@ -115,7 +115,7 @@ def _choose(answers: Sequence[Answer | Program], index: int, request: ChatReques
     if index >= len(answers):
         return _no_answer(f"the script has {len(answers)} answers, number {index + 1} was asked for")
     chosen = answers[index]
-    return chosen if isinstance(chosen, Reply | Fault) else chosen(request)
+    return chosen if isinstance(chosen, ANSWERS) else chosen(request)
 
 
 def _no_answer(reason: str) -> Fault:

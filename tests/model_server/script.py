@@ -9,6 +9,8 @@ printed; the server alone plays it.
     reply(deltas=["He", cut()])                             the connection closes in mid-stream
     breaking(after=3, by=cut(b'data: {"id'))(reply("Hi"))   closes inside the fourth HTTP chunk
     fault(429, headers={"retry-after": "0"})                refused, with the provider's error JSON
+    verbatim(b'data: {"choices"', stall())                  a stream whose every byte the script gives
+    hang_up(after=b"SSH-2.0-OpenSSH_9.6\r\n")               what is no HTTP at all
 """
 
 import re
@@ -176,7 +178,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An answer that is not a reply. `status` None: the connection closes without a byte."""
+    """An answer that is not a reply. `status` None: the connection closes after `body`, which is sent as it is."""
 
     status: int | None
     body: bytes = b""
@@ -184,7 +186,20 @@ class Fault:
     before: tuple[Hold | Pause, ...] = ()
 
 
-Answer = Reply | Fault
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verbatim:
+    """A stream of which the script gives every byte: what no reply would be made into."""
+
+    pieces: tuple[bytes | Mark, ...]
+    """Bytes are one HTTP chunk each."""
+    split: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    before: tuple[Hold | Pause, ...] = ()
+
+
+Answer = Reply | Fault | Verbatim
+ANSWERS = (Reply, Fault, Verbatim)
+"""For `isinstance`."""
 
 
 def reply(
@@ -234,15 +249,25 @@ def fault(
     return Fault(status=status, body=content, headers=tuple((headers or {}).items()), before=tuple(before))
 
 
-def hang_up(*, before: Sequence[Hold | Pause] = ()) -> Fault:
-    """Close the connection instead of answering."""
-    return Fault(status=None, before=tuple(before))
+def hang_up(*, after: bytes = b"", before: Sequence[Hold | Pause] = ()) -> Fault:
+    """Close the connection instead of answering, `after` these bytes, which need not be HTTP."""
+    return Fault(status=None, body=after, before=tuple(before))
+
+
+def verbatim(
+    *pieces: bytes | Mark,
+    split: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    before: Sequence[Hold | Pause] = (),
+) -> Verbatim:
+    """Status 200 and these bytes. `split`: in HTTP chunks of that many bytes, wherever they fall."""
+    return Verbatim(pieces=pieces, split=split, headers=tuple((headers or {}).items()), before=tuple(before))
 
 
 def breaking(*, after: int, by: Mark | Sequence[Mark]) -> Callable[[Answer], Answer]:
     """What breaks a reply after its n-th event (the role event is the first), whatever the reply says.
 
-    A `Fault` passes unchanged: it has no stream to break.
+    Anything but a reply passes unchanged: it has no stream to break, or one that says itself where it breaks.
     """
     marks = tuple(by) if isinstance(by, Sequence) else (by,)
 

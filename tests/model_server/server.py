@@ -124,7 +124,7 @@ class ModelServer:
         if self._controlled and url.path.startswith(_CONTROL):
             await self._control(connection, url.path.removeprefix(_CONTROL), url.query)
             return
-        chat = (request.method, url.path) == ("POST", "/v1/chat/completions")
+        chat = self._is_chat(request.method, url.path)
         record = RecordedRequest(
             number=len(self.chats) + 1 if chat else 0,
             method=request.method,
@@ -146,6 +146,9 @@ class ModelServer:
                 record.outcome = "cut"
             record.completed_ns = time.monotonic_ns()
             self._gates.tell()
+
+    def _is_chat(self, method: str, path: str) -> bool:
+        return (method, path) == ("POST", "/v1/chat/completions")
 
     def _performance(self, record: RecordedRequest) -> Performance:
         try:

@@ -26,6 +26,7 @@ from model_server import (
     raw,
     reply,
     stall,
+    verbatim,
 )
 from model_server.client import HELLO, Heard, address, chat, events, exchange, hear, hear_into, sdk
 
@@ -254,3 +255,39 @@ async def test_faults_come_with_their_status_headers_and_body() -> None:
     assert broken.value.body == "<html>bad gateway</html>"
     assert [request.status for request in server.chats] == [429, 502, None]
     assert server.problems == []
+
+
+async def test_a_stream_given_byte_by_byte_is_sent_as_it_is_and_ended_properly() -> None:
+    with anyio.fail_after(5):
+        async with ModelServer(verbatim(b"data: {", raw(b"odd"), headers={"content-type": "text/plain"})) as server:
+            answer = await exchange(server, chat(HELLO, stream=True))
+            split = ModelServer(verbatim(b"abc", b"d", split=2))
+            async with split:
+                pieces = await exchange(split, chat(HELLO, stream=True))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: text/plain" in head
+    assert body == b"7\r\ndata: {\r\n3\r\nodd\r\n0\r\n\r\n"
+    assert pieces.endswith(b"2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n")
+
+
+async def test_a_stream_given_byte_by_byte_may_break_and_wait() -> None:
+    with anyio.fail_after(5):
+        async with ModelServer(verbatim(b"a", hold("more"), b"b", cut(b"c"))) as server:
+            heard: list[bytes] = []
+            async with anyio.create_task_group() as tasks:
+
+                async def hear_it() -> None:
+                    heard.append(await exchange(server, chat(HELLO, stream=True)))
+
+                tasks.start_soon(hear_it)
+                await server.reached("more")
+                server.release("more")
+            assert heard[0].endswith(b"1\r\na\r\n1\r\nb\r\n401\r\nc")
+            assert server.chats[0].outcome == "cut"
+
+
+async def test_what_is_no_http_is_sent_as_it_is_and_the_connection_closes() -> None:
+    with anyio.fail_after(5):
+        async with ModelServer(hang_up(after=b"SSH-2.0\r\n")) as server:
+            assert await exchange(server, chat(HELLO, stream=True)) == b"SSH-2.0\r\n"
+            assert server.chats[0].outcome == "cut"

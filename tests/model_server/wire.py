@@ -27,10 +27,7 @@ def events(reply: Reply, request: ChatRequest) -> list[Event]:
         ValueError: the reply breaks after an event it does not have.
     """
     stream = _Stream(request)
-    sequence = list(_events(reply, request, stream))
-    for after, marks in reply.breaks:
-        sequence = _insert(sequence, after, marks)
-    return sequence
+    return broken(_events(reply, request, stream), reply)
 
 
 def document(reply: Reply, request: ChatRequest) -> bytes:
@@ -53,6 +50,14 @@ def document(reply: Reply, request: ChatRequest) -> bytes:
             **({} if reply.usage == "omit" else {"usage": _usage(reply, request)}),
         }
     )
+
+
+def broken(sequence: Iterable[Event], reply: Reply) -> list[Event]:
+    """The events with the marks at which this reply breaks."""
+    events = list(sequence)
+    for after, marks in reply.breaks:
+        events = _insert(events, after, marks)
+    return events
 
 
 class _Stream:

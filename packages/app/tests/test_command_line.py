@@ -11,12 +11,13 @@ COMMANDS = {
     "sessions": [
         *("list", "show", "events", "attach", "send", "interrupt", "set"),
         *("queue", "queue list", "queue edit", "queue withdraw", "queue resume"),
-        *("rename", "close", "delete", "check"),
+        *("prompt", "rename", "close", "delete", "check"),
     ],
     "inbox": ["answer"],
     "hub": ["serve", "status", "stop", "logs"],
     "permissions": ["list", "allow", "deny", "remove", "explain"],
     "profile": ["path", "check"],
+    "providers": ["add", "list", "test", "remove"],
     "engines": [],
     "doctor": [],
     "demo": [],
@@ -52,6 +53,9 @@ def test_every_command_has_help_with_an_example(words: list[str], capsys: pytest
         *(["hub", verb] for verb in ("serve", "status", "stop", "logs")),
         ["permissions", "allow", "edit"],
         ["profile", "path"],
+        *(["providers", verb, "p"] for verb in ("add", "test", "remove")),
+        ["providers", "list"],
+        ["sessions", "prompt", "s_1"],
         ["doctor"],
     ],
 )
@@ -63,13 +67,15 @@ def test_a_command_finds_its_room(words: list[str]) -> None:
 
 def test_the_options_of_run() -> None:
     _, parsed = parse(
-        "run -C d --engine e -m m --effort x --mode accept-edits --session s_1 --json --max-steps 3 prompt".split()
+        "run -C d --engine e --provider p -m m --effort x --mode accept-edits --session s_1 --json "
+        "--max-steps 3 prompt".split()
     )
     assert vars(parsed) | {"command": ""} == {
         "command": "",
         "prompt": "prompt",
         "directory": "d",
         "engine": "e",
+        "provider": "p",
         "model": "m",
         "effort": "x",
         "mode": "accept_edits",

@@ -26,6 +26,8 @@ GOLDEN = Path(__file__).parent / "golden"
 V1 = GOLDEN / "v1"
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(AnyBody)
 NOT_A_TAG = ("unknown", "misshapen")
+ONLY_ON_THE_WAY_IN = {("Image", "data", None)}
+"""What a request may hold and a record never does."""
 
 
 def tag(kind: type[msgspec.Struct]) -> str:
@@ -89,7 +91,7 @@ def test_every_field_and_every_closed_word_of_every_part_is_golden() -> None:
         for field in msgspec.structs.fields(kind)
         for word in (_words(field.type) or (None,))
     }
-    assert wanted - seen == set()
+    assert wanted - seen == ONLY_ON_THE_WAY_IN
 
 
 def test_an_unknown_tag_is_kept_whole_and_comes_back_byte_for_byte() -> None:

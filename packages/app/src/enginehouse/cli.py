@@ -10,7 +10,19 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from enginehouse import __version__
-from enginehouse.parsing import MODES, Formatter, add, as_json, count, directory, group, idle_after, mode, number
+from enginehouse.parsing import (
+    MODES,
+    Formatter,
+    add,
+    as_json,
+    count,
+    directory,
+    group,
+    idle_after,
+    images,
+    mode,
+    number,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +85,7 @@ def _add_run(commands: Subparsers, name: str, about: str) -> None:
         "enginehouse run --mode accept-edits -C ../project < task.md",
         'enginehouse run --json "list the open questions" | jq -r .body.type',
         "enginehouse run --session s_01k2 --mode plan 'what is left to do?'",
+        'enginehouse run --image mockup.png "make the page look like this"',
         more=(
             "stdout gets the answer; titles, diffs and questions go to stderr. When stdin and stderr are a terminal\n"
             "you are asked before anything risky happens; otherwise it is denied.\n\n"
@@ -81,12 +94,13 @@ def _add_run(commands: Subparsers, name: str, about: str) -> None:
             "the turn, a second one leaves. The work is done in the hub, a process that is started when one is needed\n"
             "and shared by all hosts; `enginehouse sessions attach ID` looks at the same session from elsewhere.\n\n"
             "--provider says where the model is, else OPENAI_BASE_URL and OPENAI_API_KEY do, else the only provider\n"
-            "there is; `enginehouse providers` adds and tests them. ENGINEHOUSE_PROVIDER, _ENGINE, _MODEL, _EFFORT and\n"
-            "_MODE set defaults for new sessions; a session that is continued keeps its own."
+            "there is; `enginehouse providers` adds and tests them. ENGINEHOUSE_PROVIDER, _ENGINE, _MODEL, _EFFORT\n"
+            "and _MODE set defaults for new sessions; a session that is continued keeps its own."
         ),
     )
     run.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to do; piped text follows it")
     directory(run, "work in this directory instead of the current one")
+    images(run)
     run.add_argument("--engine", metavar="E", help="the engine of a new session; see `enginehouse engines`")
     run.add_argument("--provider", metavar="P", help="the provider to use; see `enginehouse providers list`")
     run.add_argument("-m", "--model", metavar="M", help="the model; without it the only one the server lists")

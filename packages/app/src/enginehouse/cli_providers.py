@@ -6,7 +6,6 @@ and in every list of processes.
 
 from __future__ import annotations
 
-
 from enginehouse.parsing import add, as_json, group
 
 TYPE_CHECKING = False

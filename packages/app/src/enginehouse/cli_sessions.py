@@ -5,7 +5,7 @@ Rule: as in `cli`, argparse and nothing else is imported here.
 
 from __future__ import annotations
 
-from enginehouse.parsing import MODES, add, as_json, count, directory, group, mode, number, session
+from enginehouse.parsing import MODES, add, as_json, count, directory, group, images, mode, number, session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def _add_taking_part(sessions: Subparsers) -> None:
         ),
     )
     send.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to say; piped text follows it")
+    images(send)
     send.add_argument("--wait", action="store_true", help="follow the turn to its end")
     session(
         sessions,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import anyio
 import anyio.to_thread
 
-from enginehouse.environment import launch_of
+from enginehouse.environment import any_launch_of
 from enginehouse.wiring import FACTORIES
 from enginehouse_core.keeper import command_kept
 from enginehouse_core.profile.folders import Folders
@@ -53,7 +53,7 @@ async def _ask(name: EngineName, folders: Folders, environment: Mapping[str, str
         log=logging.getLogger(f"enginehouse_engines.{name}"),
     )
     try:
-        launch = await anyio.to_thread.run_sync(launch_of, name, folders, environment)
+        launch = await anyio.to_thread.run_sync(any_launch_of, name, folders, environment)
         secret = Secret(launch.key, launch.secrets[launch.key]) if launch.key else None
         access = Access(provider=launch.provider, secret=secret, environment=launch.environment)
         async with FACTORIES[name](home) as engine:

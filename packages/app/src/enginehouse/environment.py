@@ -1,9 +1,9 @@
 """What the person's environment says: where the model is, what is secret, what a new session starts with.
 
 Rule: the hub never reads these variables; they are resolved here, once, where the person sits. Precedence: flags, then
-`ENGINEHOUSE_*`, then `settings.toml`. A key goes only to an address that was given together with it, and a stored one is
-read only when its provider is the one to be used. A provider that was named goes before `OPENAI_BASE_URL`; where that
-names the address of a provider file, the file's `options` count, and nothing else of it.
+`ENGINEHOUSE_*`, then `settings.toml`. A key goes only to an address that was given together with it, and a stored one
+is read only when its provider is the one to be used. A provider that was named goes before `OPENAI_BASE_URL`; where
+that names the address of a provider file, the file's `options` count, and nothing else of it.
 """
 
 import os
@@ -37,6 +37,17 @@ NO_MODEL = (
 )
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^\s@]+)@")
 _SHORTEST_SECRET = 8
+
+
+class SeveralProviders(UsageError):
+    """Nobody said which of them is meant."""
+
+    def __init__(self, what: str, names: tuple[str, ...]) -> None:
+        super().__init__(
+            f"the profile has several providers for {what}: {', '.join(names)}; say which with --provider or "
+            f"{PROVIDER}, or call one of them default.toml"
+        )
+        self.names = names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +85,11 @@ def start_of(flags: Flags, folders: Folders, environment: Mapping[str, str]) -> 
     found = defaults(folders, environment)
     provider = flags.provider or environment.get(PROVIDER) or None
     wanted = flags.engine or (_engine_of(provider, folders) if provider else None) or found.engine
+    if provider is None and found.provider is not None:
+        usual = _engine_of(found.provider, folders)
+        wanted = wanted or usual
+        if wanted == usual and not (wanted == DEFAULT_ENGINE and environment.get(BASE_URL)):
+            provider = found.provider
     engine = EngineName(wanted or DEFAULT_ENGINE)
     return Start(
         engine=engine,
@@ -113,6 +129,18 @@ def secrets_in(environment: Mapping[str, str]) -> dict[str, str]:
                 if len(password) >= _SHORTEST_SECRET:
                     secrets[f"{name}.password{number or ''}{'' if password == found else '.plain'}"] = password
     return secrets
+
+
+def any_launch_of(engine: EngineName, folders: Folders, environment: Mapping[str, str]) -> Launch:
+    """To ask the engine what it can, with nothing to be said to a model: where several providers would do, one of them.
+    Raises like `start_of`. Blocks."""
+    named = environment.get(PROVIDER) or None
+    if named is not None and _engine_of(named, folders) == engine:
+        return launch_of(engine, folders, environment, provider=named)
+    try:
+        return launch_of(engine, folders, environment)
+    except SeveralProviders as several:
+        return launch_of(engine, folders, environment, provider=several.names[0])
 
 
 def stores_of(
@@ -197,10 +225,7 @@ def _the_one(files: dict[str, "ProviderFile"], what: str) -> "tuple[str, Provide
     if len(files) > 1:
         files = {name: file for name, file in files.items() if name == "default"} or files
     if len(files) > 1:
-        raise UsageError(
-            f"the profile has several providers for {what}: {', '.join(files)}; say which with --provider or "
-            f"{PROVIDER}, or call one of them default.toml"
-        )
+        raise SeveralProviders(what, tuple(files))
     return next(iter(files.items()), ("", None))
 
 

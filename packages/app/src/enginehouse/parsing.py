@@ -54,6 +54,11 @@ def group(commands: Subparsers, name: str, about: str, example: str) -> Subparse
     return parser.add_subparsers(metavar="VERB", title="verbs", required=True)
 
 
+def images(parser: argparse.ArgumentParser) -> None:
+    about = "show the agent this PNG, JPEG, GIF or WebP as well; may be given several times"
+    parser.add_argument("--image", metavar="FILE", dest="images", action="append", help=about)
+
+
 def as_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 

@@ -12,6 +12,12 @@ from enginehouse_protocol.engine import Engine, EngineHome
 from enginehouse_protocol.ids import EngineName
 
 
+def _claude(home: EngineHome) -> Engine:
+    from enginehouse_engines.claude import create
+
+    return create(home)
+
+
 def _openai_compatible(home: EngineHome) -> Engine:
     from enginehouse_engines.openai_compatible import create
 
@@ -26,6 +32,7 @@ def _rehearsal(home: EngineHome) -> Engine:
 
 FACTORIES: Mapping[EngineName, EngineFactory] = {
     EngineName("openai_compatible"): _openai_compatible,
+    EngineName("claude"): _claude,
     EngineName("rehearsal"): _rehearsal,
 }
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
+from weakref import WeakSet
 
 import anyio
 import anyio.to_thread
@@ -29,14 +30,16 @@ from enginehouse_core.permissions.rulebook import Rulebook
 from enginehouse_core.profile.folders import Folders, make_private
 from enginehouse_core.profile.lock import ProfileLock
 from enginehouse_core.profile.settings import read_settings
-from enginehouse_core.sessions.archive import Archive, identity_of, info_of
+from enginehouse_core.sessions.archive import Archive, info_of
 from enginehouse_core.sessions.engine_room import EngineFactory, EngineRoom
+from enginehouse_core.sessions.interrupt import INTERRUPT_S
 from enginehouse_core.sessions.open_sessions import KEPT_S, KEPT_WITH_ENGINE_S, OpenSessions
 from enginehouse_core.sessions.outcomes import outcome_of
+from enginehouse_core.sessions.project import created_in, now_and_before
 from enginehouse_core.sessions.queue import Wishes
 from enginehouse_core.sessions.record import SessionRecord
 from enginehouse_core.sessions.seat import EngineSeat
-from enginehouse_core.sessions.session import INTERRUPT_S, Session
+from enginehouse_core.sessions.session import Session
 from enginehouse_core.sessions.supplies import Supplied, Supplies
 from enginehouse_core.transcript.load import load
 from enginehouse_core.transcript.page import PAGE_EVENTS, page_after
@@ -53,7 +56,7 @@ from enginehouse_protocol.errors import (
     SessionNotFound,
     UsageError,
 )
-from enginehouse_protocol.events import SessionChanged, SessionCreated, ToolUse
+from enginehouse_protocol.events import SessionChanged, ToolUse
 from enginehouse_protocol.hookspecs import SessionFacts
 from enginehouse_protocol.hub import (
     AnswerPermission,
@@ -83,7 +86,7 @@ from enginehouse_protocol.hub import (
     WithdrawQueued,
 )
 from enginehouse_protocol.ids import EngineName, QuestionId, RequestId, SessionId, is_id, new_session_id
-from enginehouse_protocol.workspace import Root, Workspace
+from enginehouse_protocol.workspace import Workspace
 
 IdT = TypeVar("IdT", bound=str)
 SWITCH_INTERVAL_S = 0.0005
@@ -114,6 +117,8 @@ class Hub:
         self._rulebook = Rulebook(folders.permissions)
         self._person_home = os.path.realpath(os.path.expanduser("~"))
         self._supplies = Supplies(self._learned)
+        self._records = WeakSet[SessionRecord]()
+        """All that are open, those of sessions that are just being opened too."""
         self._room = EngineRoom(factories, self._home)
         self._sessions = OpenSessions(self._open, kept_s=kept_s, kept_with_engine_s=kept_with_engine_s)
         self._stack = AsyncExitStack()
@@ -160,22 +165,40 @@ class Hub:
             raise FileUnusable(params.directory, "no such directory")
         await self._room.engine(params.engine)
         session_id = _made_by_host(params.session_id) or new_session_id()
-        known = await anyio.to_thread.run_sync(self._archive.is_there, session_id)  # asked for again
-        begin = None if known else partial(self._create, session_id)
+        begin = partial(self._create, session_id, params, directory)
         async with self._sessions.use(session_id, begin) as session:
-            if session.record.fold.created is None:  # this is the one who asks first, or the first was cut off
-                created = await anyio.to_thread.run_sync(_created, params, directory)
-                session.seat.access = self._supplies.give(session_id, params.host, params.launch)
-                await session.record.put(created, only_if=lambda: session.record.ahead.created is None)
-                await session.record.log.synced(session.record.last_seq)
+            if (session.record.fold.engine, session.record.fold.directory) != (params.engine, directory):
+                raise UsageError(f"there is another session {session_id} already; leave the id out, or make a new one")
+            if not session.record.fold.closed:  # asked for again, perhaps of a hub that does not know the launch
+                await session.take(self._supplied(session, params.host, params.launch))
             return self._info(session)
 
-    async def _create(self, session_id: SessionId) -> Session:
-        """From here on somebody owns the record, whatever becomes of the call."""
-        scratch = self._scratch(session_id)
-        await anyio.to_thread.run_sync(make_private, scratch)
-        folder = self._archive.folder(session_id)
-        return self._begin(await SessionRecord.create(session_id, folder, scratch, self._supplies.masker, self._tasks))
+    async def _create(self, session_id: SessionId, params: CreateSession, directory: str) -> Session:
+        """A new session; or one whose creation was cut off, or that was created already."""
+        folder, scratch = self._archive.folder(session_id), self._scratch(session_id)
+        known = await anyio.to_thread.run_sync(self._archive.is_there, session_id)
+        self._supplies.give(session_id, params.host, params.launch)  # nothing is recorded before its secrets are known
+        try:
+            await anyio.to_thread.run_sync(make_private, scratch)
+            make = SessionRecord.open if known else SessionRecord.create
+            record = await make(session_id, folder, scratch, self._supplies.masker, self._tasks)
+            session = self._begin(record)  # from here on somebody owns the record, whatever becomes of this call
+            if record.fold.created is None:
+                await self._record_creation(session, params, directory)
+        except BaseException:
+            if not known:
+                self._supplies.forget(session_id)
+            raise
+        return session
+
+    async def _record_creation(self, session: Session, params: CreateSession, directory: str) -> None:
+        try:
+            created = await anyio.to_thread.run_sync(created_in, directory, params)
+            await session.record.put_durably(created)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await session.stop()
+            raise
 
     async def sessions_list(self, params: ListSessions) -> SessionList:
         listed = await anyio.to_thread.run_sync(self._archive.list, params.directory)
@@ -196,6 +219,7 @@ class Hub:
     async def sessions_send(self, params: SendMessage) -> Receipt:
         async with self._sessions.use(params.session_id) as session:
             await self._check_directory(session, params.directory)
+            await self._room.check_takes(session.record.fold.engine, params.content)
             supplied = self._supplied(session, params.host, params.launch)
             wishes = Wishes(max_steps=params.max_steps, unattended=params.unattended)
             return await session.send(params.content, supplied, wishes, _made_by_host(params.message_id))
@@ -223,7 +247,7 @@ class Hub:
     async def sessions_delete(self, params: SessionRef) -> Nothing:
         async with self._sessions.forgotten(params.session_id):
             await anyio.to_thread.run_sync(self._archive.delete, params.session_id)
-            await anyio.to_thread.run_sync(_remove_tree, self._scratch(params.session_id))
+            await anyio.to_thread.run_sync(partial(shutil.rmtree, ignore_errors=True), self._scratch(params.session_id))
             self._supplies.forget(params.session_id)
         return Nothing()
 
@@ -243,6 +267,7 @@ class Hub:
 
     async def queue_edit(self, params: EditQueued) -> Receipt:
         async with self._sessions.use(params.session_id) as session:
+            await self._room.check_takes(session.record.fold.engine, params.content)
             return await session.edit_queued(params.message_id, params.content)
 
     async def queue_withdraw(self, params: WithdrawQueued) -> QueuedMessage:
@@ -294,10 +319,16 @@ class Hub:
     async def _open(self, session_id: SessionId) -> Session:
         folder, scratch = self._archive.folder(session_id), self._scratch(session_id)
         await anyio.to_thread.run_sync(make_private, scratch)
-        return self._begin(await SessionRecord.open(session_id, folder, scratch, self._supplies.masker, self._tasks))
+        record = await SessionRecord.open(session_id, folder, scratch, self._supplies.masker, self._tasks)
+        if record.fold.created is None and record.last_seq <= 1:  # cut off before it began; at most that is recorded
+            record.log.close()
+            await record.log.wait_closed()
+            raise SessionNotFound(session_id)
+        return self._begin(record)
 
     def _begin(self, record: SessionRecord) -> Session:
         record.intake.masker = self._supplies.masker  # it may have learned while the record was being opened
+        self._records.add(record)
         seat = EngineSeat(self._room, self._tasks, partial(self._workspace, record))
         session = Session(
             record,
@@ -324,12 +355,11 @@ class Hub:
         Raises:
             SessionMoved: its directory is gone and nobody said where it is now.
             UsageError: its directory is still where it was.
+            FileUnusable: the one it was said to be in is not there.
         """
         recorded = session.record.fold.directory
-        if confirmed is not None:
-            confirmed = await anyio.to_thread.run_sync(os.path.realpath, confirmed)
-        there = await anyio.to_thread.run_sync(os.path.isdir, recorded)
-        if confirmed is None or confirmed == recorded:
+        root, there = await anyio.to_thread.run_sync(now_and_before, confirmed or recorded, recorded)
+        if confirmed is None or root.path == recorded:
             if not there:
                 raise SessionMoved(session.session_id, recorded)
             return
@@ -337,18 +367,20 @@ class Hub:
             raise UsageError(
                 f"session {session.session_id} works in {recorded}, which is still there; go on from there"
             )
-        root = Root(path=confirmed, identity=identity_of(confirmed))
+        if not root.identity:
+            raise FileUnusable(confirmed, "no such directory")
         await session.record.put_durably(SessionChanged(roots=(root, *session.record.fold.roots[1:])))
         session.seat.stale = True
 
     def _supplied(self, session: Session, host: str, launch: Launch | None) -> Supplied | None:
         created = session.record.fold.created
-        return self._supplies.renew(session.session_id, created.host if created else "", host, launch)
+        owner = created.host if created else ""
+        return self._supplies.renew(session.session_id, session.seat.access, owner, host, launch)
 
     def _learned(self, masker: Masker) -> None:
         configure_log(self._folders.log, masker)
-        for session in self._sessions:
-            session.record.intake.masker = masker
+        for record in self._records:
+            record.intake.masker = masker
 
     def _judge(self, record: SessionRecord, use: ToolUse, facts: SessionFacts) -> Judgement:
         places = Places(
@@ -393,18 +425,6 @@ class Hub:
         return EngineHome(state=self._folders.engine(name), kept=command_kept, log=log)
 
 
-def _created(params: CreateSession, directory: str) -> SessionCreated:
-    provider = params.launch.provider
-    return SessionCreated(
-        engine=params.engine,
-        roots=(Root(path=directory, identity=identity_of(directory)),),
-        settings=params.settings,
-        provider=provider.name if provider else None,
-        branch=_branch(directory),
-        host=params.host,
-    )
-
-
 def _made_by_host(given: IdT | None) -> IdT | None:
     """An id from outside, fit to become a path. Raises: UsageError."""
     if given is not None and not is_id(given):
@@ -426,16 +446,3 @@ async def _end_commands(session_id: SessionId) -> None:
 
     end = partial(process_tree.end, find, grace_s=0.3, limit_s=INTERRUPT_S - 0.2)
     await anyio.to_thread.run_sync(end, abandon_on_cancel=True)
-
-
-def _branch(directory: str) -> str | None:
-    """The branch checked out in `directory`, read without running git; None outside a repository or on no branch."""
-    try:
-        head = (Path(directory) / ".git" / "HEAD").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return head.removeprefix("ref: refs/heads/").strip() if head.startswith("ref: refs/heads/") else None
-
-
-def _remove_tree(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

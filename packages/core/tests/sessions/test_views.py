@@ -15,7 +15,7 @@ from enginehouse_core.sessions.showing import Showing, Shown
 from enginehouse_core.transcript.live import TAIL_CHARACTERS
 from enginehouse_core.transcript.log import RING_ENTRIES
 from enginehouse_protocol.content import Text, plain
-from enginehouse_protocol.engine import Secret
+from enginehouse_protocol.engine import Opening, Secret, Turn
 from enginehouse_protocol.errors import AlreadyDecided, RequestNotFound, UsageError
 from enginehouse_protocol.events import (
     LiveState,
@@ -49,7 +49,7 @@ from enginehouse_protocol.hub import (
 from enginehouse_protocol.ids import MessageId, SessionId, new_call_id, new_message_id, new_request_id, new_session_id
 from enginehouse_protocol.permissions import Allow, Answer
 from enginehouse_protocol.settings import SessionSettings
-from enginehouse_protocol.testing import AskPerson, Emit, Gate, Say, ScriptedEngine, UseTool, Wait
+from enginehouse_protocol.testing import AskPerson, Do, Emit, Gate, Say, ScriptedEngine, UseTool, Wait
 
 pytestmark = pytest.mark.anyio
 
@@ -175,9 +175,16 @@ async def test_of_two_messages_at_one_moment_one_runs_and_one_queues_in_the_orde
     tmp_path: Path,
 ) -> None:
     times = 200
-    async with house(tmp_path, ScriptedEngine([[Say("ok")] for _ in range(2 * times)])) as home:
+    both = [anyio.Event()]
+
+    async def until_both_are_sent(_: Opening, __: Turn) -> None:
+        await both[0].wait()
+
+    engine = ScriptedEngine([[Do(until_both_are_sent), Say("ok")], [Say("ok")]] * times)
+    async with house(tmp_path, engine) as home:
         session_id = await home.session()
         for _ in range(times):
+            both[0] = anyio.Event()
             receipts: list[Receipt] = []
 
             async def send(text: str, into: list[Receipt]) -> None:
@@ -189,6 +196,7 @@ async def test_of_two_messages_at_one_moment_one_runs_and_one_queues_in_the_orde
                 async with anyio.create_task_group() as tasks:
                     for name in ("left", "right"):
                         tasks.start_soon(send, name, receipts)
+                both[0].set()
                 for _ in range(2):
                     await ear.hear(TurnCompleted)
                 ran = [body.message_ids for body in ear.bodies(TurnStarted)]

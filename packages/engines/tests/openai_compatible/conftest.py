@@ -18,6 +18,8 @@ from model_server import ModelServer, Script
 
 KEY = "sk-test-0123456789abcdef"
 SCRIPTED = SessionSettings(model="scripted")
+IMPATIENT = {"retry_wait_s": 0.01}
+"""Retries that a test does not wait for."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def live(tmp_path: Path, home: EngineHome) -> Start:
         server = script if isinstance(script, ModelServer) else ModelServer(script)
         with anyio.fail_after(20):
             async with server, create(home) as engine:
-                provider = Provider(name="scripted", base_url=base_url or server.base_url, options=options or {})
+                provider = Provider(
+                    name="scripted", base_url=base_url or server.base_url, options=IMPATIENT | (options or {})
+                )
                 opening = Opening(
                     session_id=recording.history.session_id,
                     roots=place.roots,

@@ -51,7 +51,8 @@ class Harness:
         self._folder = folder
         self._expected: dict[str, list[Reply]] = {}
         self.access = Access(
-            provider=Provider(name="scripted", base_url=server.base_url), secret=Secret("OPENAI_API_KEY", KEY)
+            provider=Provider(name="scripted", base_url=server.base_url, options={"retry_wait_s": 0.01}),
+            secret=Secret("OPENAI_API_KEY", KEY),
         )
         self.settings = SessionSettings(model="scripted")
         server.script = self._answer

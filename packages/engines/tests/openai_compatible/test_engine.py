@@ -45,7 +45,7 @@ async def problem_of(home: EngineHome, given: Access) -> str:
 
 async def failed_turn(live: Start, script: Any, **how: Any) -> EngineError:
     """The error a turn against this script ends with. It names the address, never the key."""
-    async with live(script, **how) as it:
+    async with live(script, options={"max_retries": 0}, **how) as it:
         with pytest.raises(EngineError) as caught:
             await it.port.run(it.session, "go")
         assert (how.get("base_url") or it.server.base_url) in str(caught.value)
@@ -65,7 +65,7 @@ async def test_a_server_is_described_by_what_it_lists(home: EngineHome) -> None:
     assert (description.name, description.problem) == (NAME, None)
     assert description.models == (ModelInfo(name="b"), ModelInfo(name="a"))
     assert description.version.startswith("openai ")
-    assert description.abilities == EngineAbilities(edited_input=True, counts_steps=True)
+    assert description.abilities == EngineAbilities(edited_input=True, counts_steps=True, images=True)
     assert description.options_schema == options_schema()
 
 
@@ -170,8 +170,21 @@ async def test_a_server_whose_certificate_nobody_trusts_is_a_problem(home: Engin
 def test_the_schema_of_the_options_is_the_options() -> None:
     schema = options_schema()
     assert schema["type"] == "object"
-    assert list(schema["properties"]) == ["connect_timeout_s", "idle_timeout_s", "ask_usage", "request"]
+    assert list(schema["properties"]) == [
+        *("server", "effort_form", "headers", "proxy", "ca_file", "models"),
+        "connect_timeout_s",
+        "first_byte_timeout_s",
+        "idle_timeout_s",
+        "total_timeout_s",
+        "max_retries",
+        "retry_wait_s",
+        "max_retry_wait_s",
+        "ask_usage",
+        "send_reasoning",
+        "request",
+    ]
     assert schema["additionalProperties"] is False
+    assert "$ref" not in str(schema)
     assert options_of(None) == Options()
 
 
@@ -187,7 +200,10 @@ def test_the_schema_of_the_options_is_the_options() -> None:
         (402, "provider.quota", None),
         (403, "provider.forbidden", None),
         (404, "provider.not_found", "model_not_found"),
+        (408, "provider.timeout", None),
+        (409, "provider.conflict", None),
         (413, "provider.too_large", None),
+        (413, "provider.context_exceeded", "context_length_exceeded"),
         (418, "provider.bad_request", None),
         (422, "provider.bad_request", None),
         (429, "provider.rate_limited", None),
@@ -213,6 +229,10 @@ async def test_each_refusal_has_its_code_and_the_providers_words(
         (b'{"error": "Just text"}', "Just text"),
         (b'[{"error": {"message": "In a list"}}]', "In a list"),
         (b"upstream request timeout", "upstream request timeout"),
+        (b"<html><head><title>Bad gateway</title></head><body><h1>nginx</h1></body></html>", ": Bad gateway nginx;"),
+        (b'{"error": {"message": "Provider returned error", "metadata": {"raw": "GPU lost"}}}', "error: GPU lost"),
+        (b'{"error": {"error": {"message": "Within"}}}', ": Within;"),
+        (b'{"code": 1113, "msg": "No balance"}', ": No balance;"),
         (b"", "without an explanation"),
         (b'{"error": {"message": "Your key %b is wrong"}}' % KEY.encode(), "«secret:OPENAI_API_KEY»"),
     ],
@@ -234,6 +254,7 @@ async def test_a_wait_the_provider_asks_for_is_passed_on(live: Start) -> None:
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after": "Thu, 01 Jan 1970 00:01:30 GMT"}, 30.0),
         ({"retry-after": "Thu, 01 Jan 1970 00:00:30 GMT"}, 0.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:01:30 -0000"}, 30.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "inf"}, None),
@@ -260,14 +281,14 @@ async def test_a_server_that_hangs_up_is_said_to(live: Start) -> None:
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("scripted", "set a larger options.idle_timeout_s in the profile's providers/scripted.toml"),
-        ("environment", "in the profile, in providers/<name>.toml, with a larger options.idle_timeout_s"),
+        ("scripted", "set a larger options.first_byte_timeout_s in the profile's providers/scripted.toml"),
+        ("environment", "in the profile, in providers/<name>.toml, with a larger options.first_byte_timeout_s"),
     ],
 )
 async def test_a_silent_server_is_an_error_that_says_where_to_set_more_patience(name: str, words: str) -> None:
     body = b'{"model":"scripted","stream":true,"messages":[{"role":"user","content":"hi"}]}'
     async with ModelServer(reply(before=[stall()])) as server:
-        provider = Provider(name=name, base_url=server.base_url, options={"idle_timeout_s": 0.2})
+        provider = Provider(name=name, base_url=server.base_url, options={"first_byte_timeout_s": 0.2})
         client = ModelClient(Access(provider=provider), options_of(provider))
         with anyio.fail_after(5), pytest.raises(EngineError) as caught:
             async with client.answer(body) as chunks:

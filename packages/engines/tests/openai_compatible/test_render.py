@@ -3,19 +3,19 @@
 import hashlib
 import itertools
 import json
+from base64 import b64encode
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from enginehouse_engines.openai_compatible.render import (
-    DIALECT,
-    RENDERER,
-    Conversation,
-    request_body,
-)
-from enginehouse_protocol.content import SpilledText, Text
+from enginehouse_engines.openai_compatible.dialects import ALWAYS, DIALECT, NEVER, NO_IMAGES
+from enginehouse_engines.openai_compatible.guard import EMPTY_REPLY
+from enginehouse_engines.openai_compatible.render import RENDERER, Conversation, request_body
+from enginehouse_protocol.content import Image, SpilledText, Text
 from enginehouse_protocol.events import (
     DurableBody,
     Event,
@@ -51,8 +51,18 @@ HEADER = StepHeader(
 )
 
 
+PIXELS = (b"\x89PNG\r\n\x1a\none", b"GIF89atwo")
+ONE = Image(media_type="image/png", sha256=hashlib.sha256(PIXELS[0]).hexdigest(), size_bytes=11, name="one.png")
+TWO = Image(media_type="image/gif", sha256=hashlib.sha256(PIXELS[1]).hexdigest(), size_bytes=9)
+LOST = Image(media_type="image/webp", sha256="0" * 64, size_bytes=7, name="lost.webp")
+
+
 def user(text: str) -> MessageUser:
     return MessageUser(message_id=new_message_id(), content=(Text(text=text),))
+
+
+def shown(images: list[Image], text: str = "look") -> MessageUser:
+    return MessageUser(message_id=new_message_id(), content=(Text(text=text), *images))
 
 
 def said(text: str, reply: str = "r1", **more: Any) -> MessageAssistant:
@@ -81,6 +91,8 @@ class Record:
 
     def __init__(self) -> None:
         self.history = MemoryHistory()
+        for data in PIXELS:
+            self.history.keep(data)
         self.bodies: list[bytes] = []
         self.steps: list[Event] = []
         self.header: StepHeader | None = None
@@ -91,7 +103,7 @@ class Record:
 
     def send(self, header: StepHeader = HEADER, *between: DurableBody) -> bytes:
         """Make a request of everything recorded. `between`: what core records while it is being made."""
-        conversation = folded(self.history.events)
+        conversation = folded(self.history.events, header.dialect, self.history.blobs)
         body = request_body(header, conversation.messages(header.system))
         self.add(*between)
         self.steps.append(
@@ -109,19 +121,19 @@ class Record:
         return body
 
 
-def folded(events: list[Event]) -> Conversation:
-    conversation = Conversation()
+def folded(events: list[Event], dialect: str = DIALECT, images: Mapping[str, bytes] | None = None) -> Conversation:
+    conversation = Conversation(dialect=dialect, images=images)
     if not conversation.feed(events):
         conversation = conversation.started_over()
         assert conversation.feed(events)
     return conversation
 
 
-def messages(*bodies: DurableBody) -> list[dict[str, Any]]:
+def messages(*bodies: DurableBody, dialect: str = DIALECT) -> list[dict[str, Any]]:
     """What a request made now says after the system text."""
     record = Record()
     record.add(*bodies)
-    return json.loads(record.send())["messages"][1:]
+    return json.loads(record.send(replace(HEADER, dialect=dialect)))["messages"][1:]
 
 
 def tool_message(call: str, text: str) -> dict[str, Any]:
@@ -175,6 +187,112 @@ def test_calls_without_text_have_no_content() -> None:
 def test_reasoning_and_empty_messages_are_not_sent_back() -> None:
     assert messages(user("hi"), said("", reasoning=Reasoning(text="hm")), Notice(level="info", code="x", text="y")) == [
         {"role": "user", "content": "hi"}
+    ]
+
+
+THOUGHT = Reasoning(text="hm", opaque={"field": "reasoning_content"})
+
+
+def part(image: Image, data: bytes) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{b64encode(data).decode()}"}}
+
+
+def test_a_message_with_images_says_what_they_are_and_shows_them_after_its_text() -> None:
+    assert messages(user("first"), shown([ONE, LOST, TWO]), user("last")) == [
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "text",
+                    "text": "first\n\nlook\n[image: one.png, 11 bytes]\n[image: lost.webp, 7 bytes; it is lost]\n"
+                    "[image: GIF, 9 bytes]",
+                },
+                part(ONE, PIXELS[0]),
+                part(TWO, PIXELS[1]),
+                {"type": "text", "text": "last"},
+            ],
+        }
+    ]
+
+
+def test_a_dialect_without_images_says_what_they_are_in_plain_text() -> None:
+    sent = messages(shown([ONE], "what is this?"), dialect=DIALECT + NO_IMAGES)
+    said = "what is this?\n[image: one.png, 11 bytes; it cannot be shown to you]"
+    assert sent == [{"role": "user", "content": said}]
+
+
+def test_images_of_tool_results_follow_all_results_of_their_reply_and_what_is_said_then_joins_them() -> None:
+    seen = replace(result("c1", ""), content=(ONE,))
+    late = replace(result("c2", "half"), content=(Text(text="half"), TWO))
+    sent = messages(use("c1"), use("c2"), late, seen, user("go on"))
+    assert [message["role"] for message in sent] == ["assistant", "tool", "tool", "user"]
+    assert [message["content"] for message in sent[1:]] == [
+        "[image: one.png, 11 bytes]",
+        "half\n[image: GIF, 9 bytes]",
+        [
+            {"type": "text", "text": "[The images that the tool results above name, in their order]"},
+            part(ONE, PIXELS[0]),
+            part(TWO, PIXELS[1]),
+            {"type": "text", "text": "go on"},
+        ],
+    ]
+
+
+def test_the_image_of_a_late_result_comes_with_it() -> None:
+    record = Record()
+    record.add(use("c1"))
+    record.send()
+    record.add(replace(result("c1"), content=(ONE,)))
+    (sent,) = json.loads(record.send())["messages"][3:]
+    text = "[Result of the earlier bash call, which arrived late]\n[image: one.png, 11 bytes]"
+    assert sent == {"role": "user", "content": [{"type": "text", "text": text}, part(ONE, PIXELS[0])]}
+
+
+@pytest.mark.parametrize(
+    "dialect, with_text, with_calls",
+    [(DIALECT, False, True), (NEVER, False, False), (ALWAYS, True, True), ("a_later_version", False, True)],
+)
+def test_the_dialect_says_which_replies_carry_their_reasoning(dialect: str, with_text: bool, with_calls: bool) -> None:
+    looked, answered = [
+        message
+        for message in messages(
+            user("go"),
+            said("", reasoning=THOUGHT),
+            use("c1"),
+            result("c1"),
+            said("Seen.", "r2", reasoning=THOUGHT),
+            dialect=dialect,
+        )
+        if message["role"] == "assistant"
+    ]
+    assert looked.get("reasoning_content") == ("hm" if with_calls else None)
+    assert answered.get("reasoning_content") == ("hm" if with_text else None)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_goes_back_under_the_field_it_came_in(field: str) -> None:
+    sent = messages(said("I look.", reasoning=Reasoning(text="hm", opaque={"field": field})), use("c1"))[0]
+    assert list(sent) == ["role", "content", field, "tool_calls"]
+    assert sent[field] == "hm"
+
+
+@pytest.mark.parametrize("opaque", [None, {}, {"field": "content"}, {"field": 7}, {"signature": "x"}])
+def test_reasoning_of_no_known_field_stays_here(opaque: Any) -> None:
+    sent = messages(said("I look.", reasoning=Reasoning(text="hm", opaque=opaque)), use("c1"))[0]
+    assert list(sent) == ["role", "content", "tool_calls"]
+
+
+def test_what_was_said_about_an_empty_reply_is_a_message_after_it() -> None:
+    told = Notice(level="warning", code=EMPTY_REPLY, text="Say something.")
+    assert messages(user("go"), told, Notice(level="info", code="provider.retry", text="no message")) == [
+        {"role": "user", "content": "go"},
+        NO_ANSWER,
+        {"role": "user", "content": "[Say something.]"},
+    ]
+    assert messages(use("c1"), result("c1"), told)[2:] == [NO_ANSWER, {"role": "user", "content": "[Say something.]"}]
+    assert messages(user("go"), said("yes"), told)[1:] == [
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "[Say something.]"},
     ]
 
 
@@ -413,6 +531,7 @@ def test_another_header_is_found_again_for_its_step() -> None:
 
 CALLS = st.integers(min_value=1, max_value=6).map(lambda n: f"c{n}")
 REPLIES = st.integers(min_value=1, max_value=4).map(lambda n: f"r{n}")
+IMAGES = st.sampled_from([ONE, TWO, LOST])
 BODIES: st.SearchStrategy[DurableBody] = st.one_of(
     st.text(max_size=5).map(user),
     st.builds(said, st.text(max_size=5), REPLIES),
@@ -421,26 +540,33 @@ BODIES: st.SearchStrategy[DurableBody] = st.one_of(
     st.sampled_from([TurnCompleted(stop="end"), TurnCompleted(stop="interrupted")]),
     st.just(TurnFailed(code="x", message="it broke")),
     st.just(UsageUpdated(scope="request", input_tokens=1)),
+    st.just(Notice(level="warning", code=EMPTY_REPLY, text="Say something.")),
+    st.builds(said, st.text(max_size=5), REPLIES, reasoning=st.just(THOUGHT)),
+    st.builds(shown, st.lists(IMAGES, min_size=1, max_size=2)),
+    st.builds(lambda call, image: replace(result(call), content=(Text(text="look"), image)), CALLS, IMAGES),
 )
 ACTS = st.lists(BODIES | st.just("send") | st.lists(BODIES, min_size=1, max_size=2).map(tuple), max_size=30)
 
 
-@given(ACTS)
-def test_whatever_is_recorded_a_request_begins_with_the_one_before_and_can_be_built_again(acts: list[Any]) -> None:
+@given(ACTS, st.sampled_from([DIALECT, NEVER, ALWAYS, DIALECT + NO_IMAGES]))
+def test_whatever_is_recorded_a_request_begins_with_the_one_before_and_can_be_built_again(
+    acts: list[Any], dialect: str
+) -> None:
     """`send` makes a request; a tuple is what core records while one is being made."""
     record = Record()
+    header = replace(HEADER, dialect=dialect)
     for act in acts:
         if act == "send":
-            record.send()
+            record.send(header)
         elif isinstance(act, tuple):
-            record.send(HEADER, *act)
+            record.send(header, *act)
         else:
             record.add(act)
-    record.send()
+    record.send(header)
     for earlier, later in zip(record.bodies, record.bodies[1:], strict=False):
         assert later.startswith(earlier.removesuffix(b"]}"))
     for step, body in zip(record.steps, record.bodies, strict=True):
-        assert rebuild(record.history.events, step) == body
+        assert rebuild(record.history.events, step, record.history.blobs) == body
         paired(json.loads(body)["messages"])
 
 
@@ -450,11 +576,11 @@ def test_folding_in_pieces_is_folding_at_once(acts: list[Any], size: int) -> Non
     for act in acts:
         record.send() if act == "send" else record.add(*(act if isinstance(act, tuple) else (act,)))
     events = record.history.events
-    pieces = Conversation()
+    pieces = Conversation(images=record.history.blobs)
     for at in range(0, len(events), size):
         assert pieces.feed(events[at : at + size])
         pieces.messages("asking in between changes nothing")
-    assert pieces.messages("s") == folded(events).messages("s")
+    assert pieces.messages("s") == folded(events, images=record.history.blobs).messages("s")
 
 
 def paired(sent: list[dict[str, Any]]) -> None:

@@ -8,37 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enginehouse_engines.openai_compatible.faults import Fault
 from enginehouse_engines.openai_compatible.server_sent_events import EventLines
-from enginehouse_engines.openai_compatible.stream import Fault, Reply, Translator
+from enginehouse_engines.openai_compatible.stream import Reply, Translator
 from enginehouse_engines.openai_compatible.tool_fragments import Call
 from enginehouse_protocol.events import MessageDelta, ReasoningDelta, UsageUpdated
 from enginehouse_protocol.ids import MessageId
 
+from .chunks import DONE, chunk, event, fragment
+
 MESSAGE = MessageId("m_1")
 Delta = MessageDelta | ReasoningDelta
-DONE = "data: [DONE]\n\n"
-
-
-def event(**fields: Any) -> str:
-    return f"data: {json.dumps(fields, ensure_ascii=False)}\n\n"
-
-
-def chunk(finish: str | None = None, usage: Any = None, **delta: Any) -> str:
-    fields: dict[str, Any] = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
-    return event(**(fields if usage is None else fields | {"usage": usage}))
-
-
-def fragment(
-    arguments: Any = "", *, index: int | None = None, id: str | None = None, name: str | None = None
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "function", "function": {"arguments": arguments}}
-    if index is not None:
-        found["index"] = index
-    if id is not None:
-        found["id"] = id
-    if name is not None:
-        found["function"]["name"] = name
-    return found
 
 
 def translated(*pieces: str | bytes) -> tuple[list[Delta], Reply]:
@@ -145,6 +125,13 @@ def test_a_very_long_line_in_small_pieces_is_one_event() -> None:
     body = chunk(content="x" * 500_000).encode()
     pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
     assert translated(*pieces)[1].text == "x" * 500_000
+
+
+def test_a_line_without_end_is_given_up_before_the_memory_is_full() -> None:
+    lines = EventLines()
+    for _ in range(65):
+        list(lines.feed(b"x" * 1024 * 1024))
+    assert lines.hopeless
 
 
 @given(st.binary(max_size=300), st.integers(min_value=0, max_value=300))
@@ -302,11 +289,31 @@ def test_usage_is_found_wherever_it_stands_and_counted_once(body: str) -> None:
     assert (reply.text, reply.usage) == ("a", COUNTED)
 
 
+def test_reasoning_is_known_by_the_field_it_came_in() -> None:
+    for field in ("reasoning_content", "reasoning", "thinking"):
+        _, reply = translated(chunk(**{field: "h"}), chunk(**{field: "m"}))
+        assert (reply.reasoning, reply.reasoning_field) == ("hm", field)
+    parts = [{"type": "thinking", "thinking": "hm"}]
+    _, reply = translated(chunk(content=parts))
+    assert (reply.reasoning, reply.reasoning_field) == ("hm", None)
+
+
+def test_a_thought_under_two_names_is_one() -> None:
+    _, reply = translated(chunk(reasoning="hm", reasoning_content="hm"))
+    assert (reply.reasoning, reply.reasoning_field) == ("hm", "reasoning_content")
+
+
 @pytest.mark.parametrize(
     "usage", [None, {}, {"prompt_tokens": None}, {"prompt_tokens": -1}, {"prompt_tokens": True}, 7]
 )
 def test_usage_that_is_not_said_is_unknown_never_zero(usage: Any) -> None:
     assert translated(event(choices=[], usage=usage))[1].usage == UsageUpdated(scope="request")
+
+
+def test_a_reply_of_no_tokens_was_not_counted() -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 0}
+    assert translated(chunk(content="a") + event(choices=[], usage=usage))[1].usage.output_tokens is None
+    assert translated(event(choices=[], usage=usage))[1].usage.output_tokens == 0
 
 
 def test_other_words_for_cached_tokens_are_known() -> None:
@@ -321,6 +328,19 @@ def test_content_in_parts_is_text_and_thinking() -> None:
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "yes"}]
     _, reply = translated(chunk(content=parts))
     assert (reply.reasoning, reply.text) == ("hm", "yes")
+
+
+def test_a_whole_message_after_its_deltas_is_not_said_again() -> None:
+    message = {"role": "assistant", "content": "Hi", "tool_calls": None}
+    _, reply = translated(chunk(content="Hi"), event(choices=[{"delta": {}, "message": message}]), DONE)
+    assert reply.text == "Hi"
+
+
+@pytest.mark.parametrize("reason", ["error", "network_error", "insufficient_system_resource", "abort", "ABORTED"])
+def test_a_reason_that_means_breakage_is_a_fault_that_may_be_mended(reason: str) -> None:
+    _, reply = translated(chunk(content="a"), chunk(reason), DONE)
+    assert reply.fault == Fault(message=f"the answer ended with {reason!r}", code="server_error")
+    assert reply.text == "a"
 
 
 def test_a_refusal_is_said_and_known_as_one() -> None:
@@ -413,6 +433,11 @@ def test_two_calls_in_one_chunk_are_two_calls() -> None:
     both = [fragment(A[2], index=0, id="a", name=A[1]), fragment(B[2], index=1, id="b", name=B[1])]
     _, reply = translated(chunk(tool_calls=both))
     assert reply.calls == (Call(id="a", name=A[1], arguments=A[2]), Call(id="b", name=B[1], arguments=B[2]))
+
+
+def test_a_placeholder_before_the_arguments_is_not_part_of_them() -> None:
+    assert calls_of(fragment("{}", index=0, id="a", name="read_file"), fragment('{"path":"x"}', index=0)) == [A]
+    assert calls_of(fragment("{}", index=0, id="a", name="list_dir")) == [("a", "list_dir", "{}")]
 
 
 def test_arguments_cut_in_the_middle_stay_as_they_came() -> None:

@@ -13,6 +13,8 @@ from enginehouse_protocol.permissions import JsonObject
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     context_window: int | None = None
+    images: bool | None = None
+    """Whether it takes images; None: nobody knows."""
 
 
 class EngineAbilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,6 +26,8 @@ class EngineAbilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Whether it keeps `TurnLimits.max_steps` itself. Where False, core interrupts."""
     native_resume: bool = False
     """Whether it has a store of its own that `Resume` can load. Where False, it reads the history."""
+    images: bool = False
+    """Whether a message may hold images. Where False, core refuses one that does."""
 
 
 class EngineDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

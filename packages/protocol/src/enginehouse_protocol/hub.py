@@ -242,7 +242,8 @@ class HubApi(Protocol):
     async def sessions_send(self, params: SendMessage) -> Receipt:
         """Make a message durable and run it when its turn comes.
 
-        Raises: SessionNotFound, SessionClosed, SessionMoved, TranscriptUnavailable.
+        Raises: SessionNotFound, SessionClosed, SessionMoved, TranscriptUnavailable, MalformedData (an image that is
+        none, or too large), UsageError (an image, for an engine that takes none).
         """
         ...
 

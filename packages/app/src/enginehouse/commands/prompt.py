@@ -6,14 +6,17 @@ exit code. Nothing is changed, and no hub is needed.
 
 import argparse
 import os
+from contextlib import suppress
 
 from enginehouse.output import put_lines, put_listing, remark
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.sessions.archive import Archive
 from enginehouse_engines.openai_compatible.recorded_requests import Rebuilt, RecordedStep, rebuilt, recorded_steps
+from enginehouse_engines.openai_compatible.rendered_images import images_in
 from enginehouse_protocol.codec import decode_recorded
-from enginehouse_protocol.errors import UsageError
+from enginehouse_protocol.errors import FileUnusable, UsageError
 from enginehouse_protocol.events import Event
+from enginehouse_protocol.ids import SessionId
 
 
 def show_prompt(arguments: argparse.Namespace) -> int:
@@ -29,7 +32,7 @@ def show_prompt(arguments: argparse.Namespace) -> int:
     if arguments.step > len(steps):
         made = f"{len(steps)} model call{'' if len(steps) == 1 else 's'}" if steps else "no model calls on record"
         raise UsageError(f"session {session_id} has {made}; without --step they are listed")
-    found = rebuilt(events, steps[arguments.step - 1])
+    found = rebuilt(events, steps[arguments.step - 1], _images(archive, session_id, events))
     if found is None:
         raise UsageError(
             f"session {session_id} runs on an engine that makes its prompts itself and does not say of what; "
@@ -38,6 +41,15 @@ def show_prompt(arguments: argparse.Namespace) -> int:
     put_lines(found.body)
     remark(_verdict(found))
     return 0 if found.same else 1
+
+
+def _images(archive: Archive, session_id: SessionId, events: list[Event]) -> dict[str, bytes]:
+    """Those that are still there; where one is lost the verdict says that this is not what was sent."""
+    images: dict[str, bytes] = {}
+    for digest in images_in(events):
+        with suppress(FileUnusable):
+            images[digest] = archive.blob(session_id, digest)
+    return images
 
 
 def _verdict(found: Rebuilt) -> str:

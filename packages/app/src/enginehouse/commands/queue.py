@@ -18,7 +18,7 @@ from enginehouse_hosts.terminal.exit_codes import COMPLETED
 from enginehouse_hosts.terminal.plain_text import neutral, one_line
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_protocol.codec import well_formed
-from enginehouse_protocol.content import Content, Text, content_text
+from enginehouse_protocol.content import Content, Image, Text, content_text
 from enginehouse_protocol.errors import MessageNotQueued, UsageError
 from enginehouse_protocol.hub import (
     EditQueued,
@@ -67,7 +67,7 @@ def edit(arguments: argparse.Namespace) -> int:
     async def edited(hub: HubApi) -> None:
         queue = await hub.queue_list(SessionRef(session_id=here.info.id))
         message = _chosen(queue, arguments.message)
-        said = well_formed(text) if text is not None else await _in_editor(content_text(message.content), here, streams)
+        said = well_formed(text) if text is not None else await _in_editor(_words(message), here, streams)
         if not said.strip():
             raise UsageError("a message cannot be empty; `enginehouse sessions queue withdraw` takes it out")
         kept: list[Content] = [part for part in message.content if not isinstance(part, Text)]
@@ -77,6 +77,11 @@ def edit(arguments: argparse.Namespace) -> int:
 
     here.ask_hub(edited)
     return COMPLETED
+
+
+def _words(message: QueuedMessage) -> str:
+    """What can be edited; its images stay as they are."""
+    return content_text(tuple(part for part in message.content if not isinstance(part, Image)))
 
 
 async def _in_editor(text: str, here: NamedSession, streams: Streams) -> str:

@@ -15,6 +15,7 @@ import anyio
 from enginehouse.connecting import connected
 from enginehouse.environment import DEFAULT_ENGINE, NO_MODEL, Flags, start_of
 from enginehouse.hub_place import is_held_by_hub, locked_text
+from enginehouse.images_given import images_given
 from enginehouse.output import agreed, complain
 from enginehouse.places import directory_of
 from enginehouse.session_provider import launch_again
@@ -47,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         effort=arguments.effort,
         mode=arguments.mode,
     )
+    images = images_given(arguments.images)
     start: CreateSession | Continued
     if arguments.newest or arguments.session is not None:
         start = _continued(arguments, flags, folders, environment)
@@ -62,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     engine = start.engine if isinstance(start, CreateSession) else start.session.engine
     if engine == DEFAULT_ENGINE and launch.provider is None:
         raise UsageError(NO_MODEL)
-    message = Message(text=prompt, launch=launch, max_steps=arguments.max_steps)
+    message = Message(text=prompt, images=images, launch=launch, max_steps=arguments.max_steps)
     hub = in_process(folders) if arguments.no_hub else connected(folders, environment, can_answer=streams.can_ask)
     return anyio.run(_hold, hub, streams, start, message, arguments.json, environment)
 

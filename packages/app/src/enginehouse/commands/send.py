@@ -9,6 +9,7 @@ import anyio
 
 from enginehouse.commands.run import prompt_of
 from enginehouse.connecting import connected
+from enginehouse.images_given import images_given
 from enginehouse.named_session import NamedSession, named_session
 from enginehouse.output import put, remark
 from enginehouse_hosts.terminal.conversation import Continued, Conversation, Message
@@ -16,7 +17,6 @@ from enginehouse_hosts.terminal.exit_codes import BROKEN_PIPE, COMPLETED
 from enginehouse_hosts.terminal.printer import Printer
 from enginehouse_hosts.terminal.streams import AnswerGone, Streams
 from enginehouse_hosts.terminal.styles import Styles
-from enginehouse_protocol.content import Text
 from enginehouse_protocol.events import MessageQueued
 from enginehouse_protocol.hub import EventsAfter, HubApi, SendMessage, SessionRef
 from enginehouse_protocol.settings import SessionSettings
@@ -24,12 +24,13 @@ from enginehouse_protocol.settings import SessionSettings
 
 def send(arguments: argparse.Namespace) -> int:
     here = named_session(arguments.session)
-    message = Message(launch=here.launch(), text=prompt_of(arguments.prompt), unattended="wait")
+    images = images_given(arguments.images)
+    message = Message(launch=here.launch(), text=prompt_of(arguments.prompt), images=images, unattended="wait")
     if arguments.wait:
         return anyio.run(_hold, here, message)
     sending = SendMessage(
         session_id=here.info.id,
-        content=(Text(text=message.text),),
+        content=message.content,
         launch=message.launch,
         unattended=message.unattended,
         message_id=message.message_id,

@@ -21,6 +21,7 @@ morning."""
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
     engine: str | None = None
+    provider: str | None = None
     session: SessionSettings = field(default_factory=SessionSettings)
     expires_after_s: int = EXPIRES_AFTER_S
     max_steps: int | None = None
@@ -74,6 +75,7 @@ def defaults(folders: Folders, environment: Mapping[str, str]) -> Defaults:
     )
     return Defaults(
         engine=environment.get("ENGINEHOUSE_ENGINE") or base.engine,
+        provider=base.provider,
         session=base.session.updated(said),
         expires_after_s=base.expires_after_s,
         max_steps=base.max_steps,

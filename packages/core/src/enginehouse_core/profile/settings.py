@@ -47,6 +47,9 @@ class Settings(Document):
     """Settings of Enginehouse for one person."""
 
     engine: Text | None = Field(default=None, description="The engine a new session gets.")
+    provider: Text | None = Field(
+        default=None, description="The provider of a new session: the name of a file in providers/."
+    )
     model: Text | None = Field(default=None, description="The model a new session gets.")
     effort: Text | None = Field(default=None, description="How hard the model thinks, in the engine's own words.")
     mode: WrittenMode | None = Field(default=None, description="How much happens without asking.")
@@ -56,6 +59,7 @@ class Settings(Document):
     def as_defaults(self) -> Defaults:
         return Defaults(
             engine=self.engine,
+            provider=self.provider,
             session=SessionSettings(model=self.model, effort=self.effort, mode=self.mode),
             expires_after_s=self.permissions.expires_after_s,
             max_steps=self.turns.max_steps,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from enginehouse_core.sessions.project import identity_of
+from enginehouse_core.transcript.blobs import BLOBS, load_blob
 from enginehouse_core.transcript.file import FILE_NAME, is_written, read_transcript
 from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.load import load, open_transcript
@@ -31,15 +33,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     damage: tuple[Damage, ...]
     unfinished: int
     """How many events a repair would append."""
-
-
-def identity_of(directory: str) -> str:
-    """Finds a directory again after a move within its file system; empty when it is not there."""
-    try:
-        found = os.stat(directory)
-    except OSError:
-        return ""
-    return f"{found.st_dev:x}:{found.st_ino:x}"
 
 
 class Archive:
@@ -117,6 +110,14 @@ class Archive:
         for record in read_transcript(self.folder(session_id), session_id).records:
             if record.event.seq > after:
                 yield record.line
+
+    def blob(self, session_id: SessionId, sha256: str) -> bytes:
+        """What a record of this session names.
+
+        Raises:
+            FileUnusable: it is missing or damaged.
+        """
+        return load_blob(self.folder(session_id) / BLOBS, sha256)
 
     def check(self, session_id: SessionId) -> Check:
         found = read_transcript(self.folder(session_id), session_id)

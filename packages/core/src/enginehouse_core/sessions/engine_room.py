@@ -13,8 +13,10 @@ from typing import Self
 import anyio
 from anyio.abc import TaskStatus
 
+from enginehouse_core.sessions.images import has_images
+from enginehouse_protocol.content import Content
 from enginehouse_protocol.engine import Engine, EngineHome
-from enginehouse_protocol.errors import EngineError, EngineUnavailable
+from enginehouse_protocol.errors import EngineError, EngineUnavailable, UsageError
 from enginehouse_protocol.ids import EngineName
 
 EngineFactory = Callable[[EngineHome], Engine]
@@ -55,6 +57,17 @@ class EngineRoom:
             if name not in self._engines:
                 self._engines[name] = await self._tasks.start(self._keep, name)
             return self._engines[name]
+
+    async def check_takes(self, name: EngineName, content: tuple[Content, ...]) -> None:
+        """Before a message is queued: what its engine would have to leave out is better refused.
+
+        Raises:
+            UsageError: it holds an image, and the engine takes none.
+            EngineError: as `engine`.
+        """
+        if has_images(content) and not (await self.engine(name)).abilities.images:
+            text = f"the engine {name!r} takes no images; name the file instead, if the agent can look at it itself"
+            raise UsageError(text)
 
     async def _keep(self, name: EngineName, *, task_status: TaskStatus[Engine]) -> None:
         factory = self._factories.get(name)

@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from enginehouse_core.masking import Masker, StreamMasker
+from enginehouse_core.sessions.images import has_images, keep_images
 from enginehouse_core.transcript.blobs import store_blob, write_whole
 from enginehouse_core.transcript.log import SessionLog
 from enginehouse_protocol.codec import map_text, refuse_nonfinite, well_formed
@@ -21,6 +22,7 @@ from enginehouse_protocol.events import (
     AnyBody,
     MessageAssistant,
     MessageDelta,
+    MessageQueued,
     PermissionDecided,
     PermissionRequested,
     Reasoning,
@@ -28,6 +30,7 @@ from enginehouse_protocol.events import (
     StepHeader,
     StepStarted,
     ToolOutput,
+    ToolResult,
     ToolUse,
     UsageUpdated,
 )
@@ -54,6 +57,19 @@ class Intake:
         self._blobs = blobs
         self._scratch = scratch
         self._streams: dict[tuple[type[Streamed], str], StreamMasker] = {}
+
+    async def with_images_kept(self, body: AnyBody) -> AnyBody:
+        """The body with its images by reference, their blobs on disk. Before `record`, for a disk may be slow.
+
+        What a message says when its turn comes was taken in with the queue, so it is not looked at again.
+
+        Raises:
+            MalformedData, TranscriptUnavailable
+        """
+        if not isinstance(body, MessageQueued | ToolResult) or not has_images(body.content):
+            return body
+        content = await anyio.to_thread.run_sync(keep_images, self._blobs, body.content)
+        return msgspec.structs.replace(body, content=content)
 
     async def record(self, log: SessionLog, body: AnyBody, turn_id: TurnId | None) -> Delivery:
         """Put `body` on the log as it may be kept, and return it as it was kept.

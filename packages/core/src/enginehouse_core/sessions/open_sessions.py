@@ -4,6 +4,7 @@ Rule: whoever works with a session holds it with `use` for that long. One that n
 forgotten after a while: its record is closed, its engine ended, its memory free. Opening one waits for no other.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,13 +12,16 @@ from dataclasses import dataclass, field
 import anyio
 
 from enginehouse_core.sessions.session import Session
-from enginehouse_protocol.errors import SessionClosed
+from enginehouse_protocol.errors import SessionClosed, TranscriptUnavailable
 from enginehouse_protocol.ids import SessionId
 
 KEPT_S = 10.0
 KEPT_WITH_ENGINE_S = 300.0
 """An engine may have taken seconds to start, and its person may be thinking."""
+GIVING_UP_S = 20.0
+"""A session's own deadlines are shorter; what takes longer is a disk that hangs."""
 _LOOK_EVERY_S = 2.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -110,7 +114,10 @@ class OpenSessions:
     async def _give_up(self, session_id: SessionId, place: _Place) -> None:
         async with place.changing:
             if self._is_unused(place):
-                await self._forget(place)
+                try:
+                    await self._forget(place)
+                except TranscriptUnavailable as error:
+                    _log.warning("%s", error)
                 self._clear(session_id, place)
 
     async def stop_all(self) -> None:
@@ -118,8 +125,14 @@ class OpenSessions:
         self._stopping = True
         self._looking.cancel()
         async with anyio.create_task_group() as stopping:
-            for session in self:
-                stopping.start_soon(session.stop)
+            for place in list(self._places.values()):
+                stopping.start_soon(self._stop, place)
+
+    async def _stop(self, place: _Place) -> None:
+        with anyio.move_on_after(GIVING_UP_S):
+            async with place.changing:  # one that is being opened is stopped as well
+                if place.session is not None:
+                    await place.session.stop()
 
     def _is_unused(self, place: _Place) -> bool:
         session = place.session
@@ -131,10 +144,15 @@ class OpenSessions:
     async def _forget(self, place: _Place) -> None:
         session = place.session
         if session is not None:
-            with anyio.CancelScope(shield=True):  # half a session would be nobody's
+            with anyio.move_on_after(GIVING_UP_S, shield=True):  # half a session would be nobody's
                 await session.stop()
                 await session.stopped.wait()
-            place.session = None
+                place.session = None
+                return
+            raise TranscriptUnavailable(
+                f"session {session.session_id} cannot be given up: its disk has not answered for {GIVING_UP_S:g} s; "
+                "try again when it does"
+            )
 
     def _clear(self, session_id: SessionId, place: _Place) -> None:
         if place.session is None and not place.users and self._places.get(session_id) is place:

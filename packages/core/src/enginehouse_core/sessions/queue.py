@@ -29,8 +29,9 @@ class Wishes:
 class MessageQueue:
     def __init__(self, record: SessionRecord, usual: Wishes) -> None:
         """`usual`: for messages that came without wishes."""
-        # A queue found on disk was cut off from its person: it waits until one sends or resumes.
-        self.held = bool(record.fold.queue)
+        self.held = self.cut_off = bool(record.fold.queue)
+        """`held`: nothing leaves it until a person sends or resumes. `cut_off`: because it was found on disk, so what
+        waits there was cut off from its person by a crash, not by their wish."""
         self.usual = usual
         self._record = record
         self._wishes: dict[MessageId, Wishes] = {}
@@ -43,6 +44,12 @@ class MessageQueue:
         queued = self._record.fold.queue.values()
         messages = tuple(QueuedMessage(message_id=entry.message_id, content=entry.content) for entry in queued)
         return QueueState(messages=messages, held=self.held)
+
+    def hold(self) -> None:
+        self.held, self.cut_off = True, False
+
+    def let_go(self) -> None:
+        self.held = self.cut_off = False
 
     def wish(self, message_id: MessageId, wishes: Wishes) -> None:
         self._wishes[message_id] = wishes

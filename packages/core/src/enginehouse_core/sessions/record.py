@@ -8,6 +8,7 @@ also knows what is still on its way, and is for those who must not do a thing tw
 import copy
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -18,7 +19,7 @@ from anyio.abc import TaskGroup
 from enginehouse_core.key_shapes import looks_like_key
 from enginehouse_core.masking import Masker
 from enginehouse_core.sessions.intake import Intake, Streamed
-from enginehouse_core.transcript.blobs import load_blob
+from enginehouse_core.transcript.blobs import BLOBS, load_blob
 from enginehouse_core.transcript.file import TranscriptFile
 from enginehouse_core.transcript.fold import SessionFold
 from enginehouse_core.transcript.load import Loaded, open_transcript
@@ -26,11 +27,10 @@ from enginehouse_core.transcript.log import SessionLog
 from enginehouse_core.transcript.repair import repairs
 from enginehouse_protocol.content import content_text
 from enginehouse_protocol.errors import TranscriptUnavailable
-from enginehouse_protocol.events import AnyBody, Event, MessageQueued, Notice, ToolResult
+from enginehouse_protocol.events import AnyBody, Event, LiveState, MessageQueued, Notice, ToolResult
 from enginehouse_protocol.hub import Delivery
 from enginehouse_protocol.ids import SessionId, TurnId
 
-BLOBS = "blobs"
 _CLOSING_S = 5.0
 _UNFOLDED = 256
 _LOOKED_AT = 64 << 10  # characters of a text that are searched for keys nobody told us about
@@ -96,7 +96,11 @@ class SessionRecord:
         self._fold, self.ahead = loaded.fold, copy.deepcopy(loaded.fold)
         self._unfolded.clear()
         self.log = SessionLog(self.session_id, self._folder, file, loaded.fold.last_seq, loaded.index)
-        self._tasks.start_soon(self._write, self.log)
+        try:
+            self._tasks.start_soon(self._write, self.log)
+        except RuntimeError:  # the hub has ended meanwhile: nobody would give up the file
+            file.close()
+            raise
         self._log_changed.set()
         self._log_changed = anyio.Event()
 
@@ -154,6 +158,7 @@ class SessionRecord:
     ) -> list[int]:
         """The same for several that belong together; the seqs of the durable ones, none when `only_if` refused."""
         events: list[Event] = []
+        bodies = [await self.intake.with_images_kept(body) for body in bodies]
         async with self._order:
             if only_if is not None and not only_if():
                 return []
@@ -215,11 +220,13 @@ class SessionRecord:
         while True:
             log, changed = self.log, self._log_changed
             try:
-                async for batch in log.follow(seq, present.live):
+                async for batch in log.follow(seq, partial(self._live, log, present)):
                     for delivery in batch:
                         if isinstance(delivery.event, Event):
                             seq = delivery.event.seq
                     yield batch
+                    if self.fold.closed and isinstance(batch[-1].event.body, LiveState):
+                        return  # nothing comes any more
                 return
             except TranscriptUnavailable as error:
                 seq = min(seq, log.on_disk_seq)
@@ -228,6 +235,11 @@ class SessionRecord:
             if self._closed:
                 return
             await changed.wait()
+
+    def _live(self, log: SessionLog, present: "Present") -> Delivery:
+        if self.log is not log:  # a view that was busy meanwhile has events of the new one to hear first
+            raise TranscriptUnavailable(log.failure or "the record was opened anew")
+        return present.live()
 
 
 class Present(Protocol):

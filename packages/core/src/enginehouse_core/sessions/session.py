@@ -16,6 +16,7 @@ from enginehouse_core.hooks import Hooks
 from enginehouse_core.masking import Masker
 from enginehouse_core.permissions.flow import NOBODY_THERE, PermissionFlow
 from enginehouse_core.permissions.policy import Judgement
+from enginehouse_core.sessions.interrupt import begin_interrupt
 from enginehouse_core.sessions.questions import Questions
 from enginehouse_core.sessions.queue import MessageQueue, Wishes
 from enginehouse_core.sessions.record import SessionRecord
@@ -30,7 +31,6 @@ from enginehouse_protocol.events import (
     Notice,
     QuestionAsked,
     SessionChanged,
-    StopReason,
     ToolResult,
     ToolUse,
     TurnFailed,
@@ -42,8 +42,6 @@ from enginehouse_protocol.ids import CallId, MessageId, SessionId, TurnId, new_m
 from enginehouse_protocol.permissions import Decision
 from enginehouse_protocol.settings import SessionSettings
 
-INTERRUPT_S = 1.5
-"""The common deadline for the engine's answer to an interrupt and for ending commands."""
 _log = logging.getLogger(__name__)
 
 
@@ -161,32 +159,49 @@ class Session:
             SessionClosed, TranscriptUnavailable
         """
         message_id = message_id or new_message_id()
+        await self._recover()  # what was taken back is not known any more
         if message_id in self.record.ahead.recent:
-            return await self._receipt(message_id)
+            return await self._sent_before(message_id, supplied)
         self._require_open()
-        await self._recover()
-        await self._take(supplied)
+        await self.take(supplied)
         if wishes is not None:
             self.queue.wish(message_id, wishes)
         seq = 0
-        while not seq:
-            self._require_open()
-            seq = await self.queue.add(
-                message_id, content, busy=lambda: self._turn is not None, ending=lambda: self._ending
-            )
-        with anyio.CancelScope(shield=True):  # what is queued runs, also when whoever sent it is gone
-            await self.record.log.synced(seq)
-        self.queue.held = False
-        self._wake.set()
-        return Receipt(message_id=message_id, seq=seq)
-
-    async def _receipt(self, message_id: MessageId) -> Receipt:
-        """Of a message that is recorded, or about to be."""
-        seq = self.record.ahead.recent[message_id]
+        try:
+            while not seq:
+                self._require_open()
+                seq = await self.queue.add(
+                    message_id, content, busy=lambda: self._turn is not None, ending=lambda: self._ending
+                )
+        finally:  # what is queued runs, also when whoever sent it is gone
+            if message_id in self.record.ahead.queue:
+                self.tasks.start_soon(self._go_on_after, self.record.ahead.recent[message_id])
         await self.record.log.synced(seq)
         return Receipt(message_id=message_id, seq=seq)
 
-    async def _take(self, supplied: Supplied | None) -> None:
+    async def _go_on_after(self, seq: int) -> None:
+        try:
+            await self.record.log.synced(seq)
+        except TranscriptUnavailable:
+            return  # it was taken back
+        self._go_on()
+
+    async def _sent_before(self, message_id: MessageId, supplied: Supplied | None) -> Receipt:
+        """Whoever sends again did not hear of a crash: what it cut off goes on, as it would have."""
+        if not self.record.fold.closed:
+            await self.take(supplied)
+        seq = self.record.ahead.recent[message_id]
+        await self.record.log.synced(seq)
+        if self.queue.cut_off and message_id in self.record.ahead.queue:
+            self._go_on()
+        return Receipt(message_id=message_id, seq=seq)
+
+    def _go_on(self) -> None:
+        self.queue.let_go()
+        self._wake.set()
+        self.showing.tell()
+
+    async def take(self, supplied: Supplied | None) -> None:
         """Work with this from the next turn on."""
         if supplied is None or supplied.access == self.seat.access:
             return
@@ -201,35 +216,8 @@ class Session:
         """End the running turn; returns once the session is idle."""
         turn = self._turn
         if turn is not None:
-            self._begin_interrupt(turn)
+            begin_interrupt(self, turn)
             await turn.over.wait()
-
-    def _begin_interrupt(self, turn: TurnInHand, stop: StopReason = "interrupted") -> None:
-        if stop == "interrupted":  # idle means: nothing waits, or it is visibly held
-            self.queue.held = bool(self.queue or self._wanted)
-        if turn.interrupted:
-            return
-        turn.interrupted, turn.stop = True, stop
-        self.flow.expire_all("the turn was interrupted")
-        self.questions.expire_all(turn.id)
-        turn.preparing.cancel()
-        # A task of the session: whoever asked for the interrupt may go away meanwhile.
-        self.tasks.start_soon(self._interrupt, turn)
-
-    async def _interrupt(self, turn: TurnInHand) -> None:
-        self.tasks.start_soon(self._give_up, turn)
-        async with anyio.create_task_group() as ending:
-            ending.start_soon(self.end_commands)
-            ending.start_soon(self.seat.interrupt, turn.id)
-            await turn.settled.wait()
-            ending.cancel_scope.cancel()
-
-    async def _give_up(self, turn: TurnInHand) -> None:
-        """At the deadline, whatever those who were told are still doing."""
-        with anyio.move_on_after(INTERRUPT_S):
-            await turn.settled.wait()
-        turn.settled.set()
-        turn.running.cancel()
 
     async def end_commands(self) -> None:
         """End what carries this session's marker, unless a detached use may still own some of it."""
@@ -299,12 +287,22 @@ class Session:
 
     async def withdraw_queued(self, message_id: MessageId) -> QueuedMessage:
         await self._recover()
-        return await self.queue.withdraw(message_id)
+        withdrawn = await self.queue.withdraw(message_id)
+        self._let_go_of_nothing()
+        self.showing.tell()
+        return withdrawn
 
     async def resume_queue(self, supplied: Supplied | None = None) -> None:
-        await self._take(supplied)
-        self.queue.held = False
-        self._wake.set()
+        self._require_open()
+        await self._recover()
+        await self.take(supplied)
+        self._go_on()
+
+    def _let_go_of_nothing(self) -> None:
+        """A hold is about what waits: without that it would only swallow what comes next."""
+        if self.queue.held and not self.queue and not self._wanted:
+            self.queue.let_go()
+            self._wake.set()
 
     # --- for the port, the flow, the questions and the turn -------------------------------------------------------
 
@@ -355,7 +353,7 @@ class Session:
             return
         turn.steps += 1
         if turn.steps > turn.max_steps:
-            self._begin_interrupt(turn, "max_steps")
+            begin_interrupt(self, turn, "max_steps")
 
     # --- the one task ---------------------------------------------------------------------------------------------
 
@@ -394,10 +392,10 @@ class Session:
         try:
             await run_turn(self, turn)
         except TranscriptUnavailable:
-            self.queue.held = True  # read-only until a person sends again; what is not on disk did not happen
+            self.queue.hold()  # read-only until a person sends again; what is not on disk did not happen
         except Exception:  # noqa: BLE001 one session's surprise must not end the hub
             _log.exception("a turn of %s broke", self.session_id)
-            self.queue.held = True
+            self.queue.hold()
             await self._close_broken(turn)
         finally:
             self._turn = None
@@ -423,9 +421,9 @@ class Session:
 
     def _record_failed(self) -> None:
         """Nothing can be recorded, so nothing may go on."""
-        self.queue.held = True
+        self.queue.hold()
         if self._turn is not None:
-            self._begin_interrupt(self._turn)
+            begin_interrupt(self, self._turn)
 
     async def _recover(self) -> None:
         """Go on after a failed write, when there is one and the disk lets us.
@@ -443,6 +441,7 @@ class Session:
             self.seat.stale = True
             with anyio.CancelScope(shield=True):  # half a recovery would leave nobody's record
                 await self.record.recover()
+            self._let_go_of_nothing()
             self.showing.tell_again()
 
     def _require_open(self) -> None:

@@ -22,7 +22,7 @@ from enginehouse_protocol.ids import TurnId
 
 State = Literal["idle", "running", "awaiting_permission", "closed"]
 RETURNING_S = 10.0
-"""How long whoever could answer may be away before nobody is there: a host that lost its connection comes back."""
+"""How long whoever could answer may be away before nobody is there."""
 
 
 class Shown(Protocol):
@@ -58,14 +58,15 @@ class Showing:
         self._returning_s = returning_s
         self._answering = 0
         self._attachments = 0
+        self._returning = 0
         self._over = anyio.Event()
         self._told: SessionStateChanged | None = None
         self._live: tuple[SessionLog, int, Delivery] | None = None
 
     @property
     def can_answer(self) -> bool:
-        """Whether somebody is attached who can."""
-        return self._answering > 0
+        """Whether somebody is attached who can, or was a moment ago: a host that lost its connection comes back."""
+        return self._answering > 0 or self._returning > 0
 
     @asynccontextmanager
     async def attach(self, after: int, *, can_answer: bool) -> AsyncGenerator[RecordView]:
@@ -76,13 +77,14 @@ class Showing:
         finally:
             self._answering -= can_answer
             if can_answer and not self._answering:
+                self._returning += 1
                 self._tasks.start_soon(self._wait_for_return, self._attachments)
 
     async def _wait_for_return(self, attachments: int) -> None:
         with anyio.move_on_after(self._returning_s):
             await self._over.wait()
-            return
-        if attachments == self._attachments:
+        self._returning -= 1
+        if attachments == self._attachments and not self._over.is_set():
             self._nobody_left()
 
     def end(self) -> None:

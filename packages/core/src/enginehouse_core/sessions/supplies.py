@@ -1,16 +1,21 @@
 """What each session works with (provider, key, environment), which host supplied it, and every secret that came along.
 
-Rule: in memory, for as long as this process lives. What is secret for one session is masked in all.
+Rule: in memory, for as long as the session is there and this process lives. What is secret for one session is masked
+in all.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from enginehouse_core.masking import Masker
 from enginehouse_core.workspace.environment import command_environment
 from enginehouse_protocol.engine import Access, Secret
+from enginehouse_protocol.errors import UsageError
 from enginehouse_protocol.hub import Launch
 from enginehouse_protocol.ids import SessionId
+
+_HELD_AT_ONCE = 3
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,13 @@ class Supplied:
 
 class Supplies:
     def __init__(self, learned: Callable[[Masker], None]) -> None:
-        """`learned` is called with a new masker whenever there is a secret that was not known."""
+        """`learned` is called with a new masker whenever what is secret has changed."""
         self.masker = Masker({})
         self._learned = learned
-        self._secrets: dict[str, str] = {}
         self._given: dict[SessionId, tuple[str, Access]] = {}
+        self._secrets: dict[SessionId, deque[Mapping[str, str]]] = {}
+        """The newest of each session, and the ones before, which its engine may still hold."""
+        self._masked_values: frozenset[str] = frozenset()
 
     def masked(self, data: bytes) -> bytes:
         """With what is known by now. Slow for much data: in a worker."""
@@ -42,35 +49,51 @@ class Supplies:
         return given[1] if given else None
 
     def give(self, session_id: SessionId, host: str, launch: Launch) -> Access:
-        self._learn(launch.secrets)
+        """Raises: UsageError: the key it names is not there."""
+        if launch.key is not None and launch.key not in launch.secrets:
+            raise UsageError(f"the launch names {launch.key!r} as its key, and has no secret of that name")
+        known = self._secrets.setdefault(session_id, deque(maxlen=_HELD_AT_ONCE))
+        if launch.secrets not in known:
+            known.append(launch.secrets)
+            self._look_again()
         secret = Secret(launch.key, launch.secrets[launch.key]) if launch.key else None
         environment = command_environment(launch.environment)
         access = Access(provider=launch.provider, secret=secret, environment=environment)
         self._given[session_id] = host, access
         return access
 
-    def renew(self, session_id: SessionId, owner: str, host: str, launch: Launch | None) -> Supplied | None:
-        """The same for a session that has begun, `owner` being the host that began it. None: nothing is new."""
+    def renew(
+        self, session_id: SessionId, before: Access, owner: str, host: str, launch: Launch | None
+    ) -> Supplied | None:
+        """The same for a session that works with `before`, `owner` being the host that began it. None: nothing new."""
         if launch is None:
             return None
-        last_host, before = self._given.get(session_id, (owner, None))
+        last_host = self._given.get(session_id, (owner, None))[0]
         access = self.give(session_id, host, launch)
         if access == before:
             return None
-        another = host != last_host or (before is not None and before.secret != access.secret)
+        another = host != last_host or (before.secret is not None and before.secret != access.secret)
         return Supplied(access, by=host if another else "", names=tuple(sorted(launch.secrets)))
 
     def forget(self, session_id: SessionId) -> None:
         self._given.pop(session_id, None)
+        if self._secrets.pop(session_id, None):
+            self._look_again()
 
-    def _learn(self, secrets: Mapping[str, str]) -> None:
-        known = set(self._secrets.values())
-        new = {name: value for name, value in secrets.items() if value not in known}
-        for name, value in new.items():
-            # A second value under a known name: an engine may still hold the first, so both stay masked.
-            while name in self._secrets:
+    def _look_again(self) -> None:
+        """At what is secret by now. What no session works with any more is kept nowhere."""
+        named: dict[str, str] = {}  # value → name
+        for launches in self._secrets.values():
+            for launch in launches:
+                for name, value in launch.items():
+                    named.setdefault(value, name)
+        if named.keys() == self._masked_values:
+            return
+        self._masked_values = frozenset(named)
+        secrets: dict[str, str] = {}
+        for value, name in named.items():
+            while name in secrets:  # a second value under a known name
                 name += "'"
-            self._secrets[name] = value
-        if new:
-            self.masker = Masker(self._secrets)
-            self._learned(self.masker)
+            secrets[name] = value
+        self.masker = Masker(secrets)
+        self._learned(self.masker)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from enginehouse_protocol.errors import FileUnusable, TranscriptUnavailable
 
+BLOBS = "blobs"
+"""The folder beside the transcript."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from enginehouse_protocol.events import (
     AnyBody,
     LiveState,
@@ -71,10 +73,11 @@ class PassingFold:
             arm(self, body)
 
     def as_of(self, whole: LiveState) -> LiveState:
-        """`whole` with what is known here."""
+        """`whole` with what is known here. Of the queue `whole` knows better: it changes without a state being told."""
+        state = self.state or whole.state
         return LiveState(
             seq=whole.seq,
-            state=self.state or whole.state,
+            state=msgspec.structs.replace(state, queued=len(whole.queue), held=whole.state.held),
             messages=tuple(
                 OpenMessage(
                     message_id=message_id,

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -21,7 +21,8 @@ import msgspec
 import openai
 
 from enginehouse_engines.openai_compatible.options import Options
-from enginehouse_engines.openai_compatible.provider_errors import ProviderErrors
+from enginehouse_engines.openai_compatible.patience import Incoming, Patience
+from enginehouse_engines.openai_compatible.provider_errors import ProviderError, ProviderErrors
 from enginehouse_protocol.capabilities import ModelInfo
 from enginehouse_protocol.engine import Access, Provider
 from enginehouse_protocol.errors import EngineError
@@ -68,15 +69,16 @@ class ModelClient:
             raise self.errors.make(
                 "provider.bad_key", "the API key has characters no key can have", advice="store it again"
             )
+        # Reading has no limit here: `answer` and `models` have their own, and know what they wait for.
         timeout = httpx2.Timeout(
-            connect=options.connect_timeout_s, read=options.idle_timeout_s, write=None, pool=options.connect_timeout_s
+            connect=options.connect_timeout_s, read=None, write=None, pool=options.connect_timeout_s
         )
         self._http = openai.DefaultAioHttpClient(
             timeout=timeout,
             follow_redirects=False,  # a redirect would carry the key to an address nobody chose
             trust_env=False,  # the hub's own environment is not the person's
-            verify=_trusted(address.scheme, access.environment),
-            proxy=proxy_for(self.base_url, access.environment),
+            verify=_trusted(address.scheme, access.environment.get("SSL_CERT_FILE"), options.ca_file),
+            proxy=options.proxy or proxy_for(self.base_url, access.environment),
         )
         with self._translated():
             self._openai = openai.AsyncOpenAI(
@@ -88,7 +90,9 @@ class ModelClient:
                 timeout=timeout,
                 http_client=self._http,
             )
-        self._headers = {"Accept-Encoding": "identity"} | dict.fromkeys(_ambient_headers(), openai.Omit())
+        self._headers = (
+            options.headers | {"Accept-Encoding": "identity"} | dict.fromkeys(_ambient_headers(), openai.Omit())
+        )
         if not key:
             self._headers["Authorization"] = openai.Omit()
 
@@ -110,34 +114,64 @@ class ModelClient:
         raise self.errors.make("provider.timeout", f"no list of models after {_LIST_S:g} s", advice="is it running?")
 
     @asynccontextmanager
-    async def answer(self, body: bytes) -> AsyncGenerator[AsyncIterator[bytes], None]:
+    async def answer(self, body: bytes) -> AsyncGenerator[Incoming, None]:
         """Send a request and read its answer as it comes. Leaving early closes the connection.
 
         Raises:
-            EngineError: also from the iterator, when the connection breaks or falls silent.
+            ProviderError: also inside, when the connection breaks or a time limit has passed.
         """
-        with self._translated():
-            response = await self._openai.post(
-                "/chat/completions",
-                content=body,
-                cast_to=httpx2.Response,
-                options={"headers": self._headers | {"Accept": "text/event-stream"}},
-                stream=True,
-                stream_cls=openai.AsyncStream[Any],
-            )
-        raw = cast(httpx2.Response, cast(object, response))
-        chunks = self._chunks(raw)
-        try:
-            yield chunks
-        finally:
-            with anyio.move_on_after(_CLOSE_S, shield=True), contextlib.suppress(httpx2.HTTPError, aiohttp.ClientError):
-                await chunks.aclose()
-                await raw.aclose()
+        options = self._options
+        scope = anyio.CancelScope()
+        patience = Patience(scope, total_s=options.total_timeout_s)
+        with scope:
+            patience.wait("first", options.first_byte_timeout_s)
+            with self._translated():
+                response = await self._openai.post(
+                    "/chat/completions",
+                    content=body,
+                    cast_to=httpx2.Response,
+                    options={"headers": self._headers | {"Accept": "text/event-stream"}},
+                    stream=True,
+                    stream_cls=openai.AsyncStream[Any],
+                )
+            raw = cast(httpx2.Response, cast(object, response))
+            chunks = self._chunks(raw, patience)
+            try:
+                yield Incoming(chunks, patience)
+            finally:
+                with (
+                    anyio.move_on_after(_CLOSE_S, shield=True),
+                    contextlib.suppress(httpx2.HTTPError, aiohttp.ClientError),
+                ):
+                    await chunks.aclose()
+                    await raw.aclose()
+        if scope.cancelled_caught:
+            raise self._too_late(patience)
 
-    async def _chunks(self, response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, response: httpx2.Response, patience: Patience) -> AsyncGenerator[bytes, None]:
         with self._translated():
             async for data in response.aiter_bytes():
+                patience.heard(self._options.idle_timeout_s)
                 yield data
+
+    def _too_late(self, patience: Patience) -> ProviderError:
+        limit_s, option = {
+            "first": (self._options.first_byte_timeout_s, "first_byte_timeout_s"),
+            "idle": (self._options.idle_timeout_s, "idle_timeout_s"),
+            "total": (self._options.total_timeout_s, "total_timeout_s"),
+        }[patience.waits_for]
+        if patience.waits_for == "total":
+            return self.errors.make(
+                "provider.timeout",
+                f"the answer was not complete after {limit_s:g} s",
+                advice=self._more_patience.format(option=option),
+                retries=0,  # it would only take as long again
+            )
+        return self.errors.make(
+            "provider.timeout",
+            f"the server sent nothing for {limit_s:g} s",
+            advice=f"try again, or {self._more_patience.format(option=option)}",
+        )
 
     def _listed(self, body: bytes) -> tuple[ModelInfo, ...]:
         try:
@@ -154,7 +188,7 @@ class ModelClient:
                 models.append(ModelInfo(name=name, context_window=_window(fields)))
         return tuple(models)
 
-    def _no_list(self) -> EngineError:
+    def _no_list(self) -> ProviderError:
         return self.errors.make(
             "provider.bad_reply", "/models gave no list of models", advice="check the base URL (many end in /v1)"
         )
@@ -170,39 +204,54 @@ class ModelClient:
         except (*_FAILURES, ValueError) as error:  # the latter: an address that is none, found out late
             raise self._broken(error) from error
 
-    def _broken(self, error: BaseException) -> EngineError:
+    def _broken(self, error: BaseException) -> ProviderError:
         """What happened underneath: the package and its transport rename causes on the way up."""
         causes = list(_causes(error))
         for cause in causes:
             match cause:
                 case aiohttp.ClientConnectorDNSError():
                     return self._unreachable("its name cannot be resolved")
-                case ssl.SSLError() | aiohttp.ClientSSLError() | aiohttp.ClientConnectorCertificateError():
+                case ssl.SSLCertVerificationError() | aiohttp.ClientConnectorCertificateError():
                     return self.errors.make(
-                        "provider.tls", f"no trusted connection: {cause}", advice="check the certificate and the date"
+                        "provider.tls",
+                        f"no trusted connection: {_certificate_problem(cause)}",
+                        advice="check the address and the date; a private authority's file is named by SSL_CERT_FILE "
+                        "or options.ca_file",
+                    )
+                case ssl.SSLError() | aiohttp.ClientSSLError():
+                    return self.errors.make(
+                        "provider.tls",
+                        f"no trusted connection: {cause}",
+                        advice="does it speak https, or http?",
+                        retries=1,  # a handshake can also break
                     )
                 case aiohttp.ClientHttpProxyError() | aiohttp.ClientProxyConnectionError():
                     return self.errors.make("provider.proxy", f"the proxy refused: {cause}", advice="check HTTPS_PROXY")
                 case aiohttp.ClientConnectorError():
                     return self._unreachable(cause.os_error.strerror or "the connection was refused")
-                case aiohttp.SocketTimeoutError():
-                    return self.errors.make(
-                        "provider.timeout",
-                        f"the server sent nothing for {self._options.idle_timeout_s:g} s",
-                        advice=f"try again, or {self._more_patience}",
-                    )
                 case aiohttp.ServerTimeoutError() | TimeoutError():
                     return self._unreachable(f"no connection after {self._options.connect_timeout_s:g} s")
                 case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | aiohttp.ClientOSError():
                     return self.errors.make(
                         "provider.cut_stream", "the server closed the connection in the middle", advice="try again"
                     )
+                case aiohttp.ClientResponseError():
+                    return self.errors.make(
+                        "provider.bad_reply",
+                        f"what answers there does not speak HTTP: {cause.message}",
+                        advice="check the base URL",
+                        retries=1,  # it may also be a line that garbles
+                    )
+                case httpx2.DecodingError():
+                    return self.errors.make(
+                        "provider.bad_reply", f"its answer cannot be decompressed: {cause}", advice="check the proxy"
+                    )
                 case _:
                     pass
         root = causes[-1]
         return self.errors.make("provider.unreachable", f"{type(root).__name__}: {root}", advice="check the base URL")
 
-    def _unreachable(self, why: str) -> EngineError:
+    def _unreachable(self, why: str) -> ProviderError:
         return self.errors.make(
             "provider.unreachable", f"cannot be reached: {why}", advice="is it running, and is the base URL right?"
         )
@@ -226,8 +275,8 @@ def proxy_for(base_url: str, environment: Mapping[str, str]) -> str | None:
 def _more_patience(provider: Provider | None) -> str:
     """Where a person says how long a silent server is waited for."""
     if provider is None or provider.name == "environment":  # variables alone said where the model is
-        return "describe this server in the profile, in providers/<name>.toml, with a larger options.idle_timeout_s"
-    return f"set a larger options.idle_timeout_s in the profile's providers/{provider.name}.toml"
+        return "describe this server in the profile, in providers/<name>.toml, with a larger options.{option}"
+    return f"set a larger options.{{option}} in the profile's providers/{provider.name}.toml"
 
 
 def _without_credentials(base_url: str) -> str:
@@ -248,22 +297,33 @@ def _ambient_headers() -> list[str]:
     return ["OpenAI-Organization", "OpenAI-Project", *(name for name in names if name)]
 
 
-def _trusted(scheme: str, environment: Mapping[str, str]) -> ssl.SSLContext | bool:
-    """The certificates to trust: the person's own file where they name one, else the machine's."""
+def _trusted(scheme: str, by_variable: str | None, by_options: str | None) -> ssl.SSLContext | bool:
+    """The certificates to trust: the machine's, and with them the person's own files where they name some."""
     if scheme == "http":
         return False  # nothing to verify, and no certificates to load: redirects are not followed
-    if file := environment.get("SSL_CERT_FILE"):
+    own = {"SSL_CERT_FILE": by_variable, "options.ca_file": by_options}
+    if not any(own.values()):
+        return _machine_certificates()
+    context = httpx2.create_ssl_context(trust_env=False)
+    for source, file in own.items():
         try:
-            return ssl.create_default_context(cafile=file)
+            if file:
+                context.load_verify_locations(cafile=file)
         except OSError as error:
-            raise EngineError(f"SSL_CERT_FILE {file!r} cannot be used: {error}", code="provider.tls") from error
-    return _machine_certificates()
+            raise EngineError(f"{source} {file!r} cannot be used: {error}", code="provider.tls") from error
+    return context
 
 
 @functools.cache
 def _machine_certificates() -> ssl.SSLContext:
     """Loading them takes a tenth of a second, so it is done once."""
     return httpx2.create_ssl_context(trust_env=False)
+
+
+def _certificate_problem(error: BaseException) -> str:
+    """In one sentence; the library's own begins with a number and ends with a line of its source."""
+    inner: BaseException = getattr(error, "certificate_error", error)
+    return getattr(inner, "verify_message", "") or str(inner)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

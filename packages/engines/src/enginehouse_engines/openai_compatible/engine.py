@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio.to_thread
+import msgspec
 
-from enginehouse_engines.openai_compatible.options import options_of, options_schema
+from enginehouse_engines.openai_compatible.options import Options, options_of, options_schema
 from enginehouse_protocol.capabilities import EngineAbilities, EngineDescription, ModelInfo
 from enginehouse_protocol.engine import Access, EngineHome, EngineSession, Opening
 from enginehouse_protocol.errors import EngineError, EngineUnavailable
@@ -35,7 +36,7 @@ class OpenAICompatible:
     """Any server that speaks Chat Completions. Holds no state between sessions and starts no process."""
 
     name = NAME
-    abilities = EngineAbilities(edited_input=True, counts_steps=True)
+    abilities = EngineAbilities(edited_input=True, counts_steps=True, images=True)
 
     def __init__(self, home: EngineHome) -> None:
         self._log: logging.Logger = home.log
@@ -54,11 +55,14 @@ class OpenAICompatible:
         models: tuple[ModelInfo, ...] = ()
         problem: str | None = None
         version = ""
+        efforts: tuple[str, ...] | None = None
         try:
+            options = options_of(access.provider)
             client = await self._new_client(access)
+            efforts = options.efforts(client.base_url)
             version = f"openai {self._loaded().VERSION}"
             try:
-                models = await client.models()
+                models = tuple(_completed(model, options, client.base_url) for model in await client.models())
             finally:
                 await client.aclose()
         except EngineError as error:
@@ -69,7 +73,7 @@ class OpenAICompatible:
             version=version,
             problem=problem,
             models=models,
-            efforts=EFFORTS,
+            efforts=efforts or EFFORTS,
             abilities=self.abilities,
             options_schema=options_schema(),
         )
@@ -105,6 +109,16 @@ class OpenAICompatible:
             self._client, self._session = await anyio.to_thread.run_sync(_import)
         except ImportError as error:
             self._missing = str(error)
+
+
+def _completed(model: ModelInfo, options: Options, base_url: str) -> ModelInfo:
+    """What the server lists, with what is known of the model where the list says nothing; the person's word first."""
+    said = options.models.get(model.name)
+    window = said.context_window if said is not None else None
+    known = options.facts(base_url, model.name)
+    return msgspec.structs.replace(
+        model, context_window=window or model.context_window or known.context_window, images=known.images
+    )
 
 
 def _import() -> tuple[ModuleType, ModuleType]:

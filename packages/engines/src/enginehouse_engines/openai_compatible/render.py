@@ -1,6 +1,7 @@
 """Turns a session's events into the messages of a Chat Completions request. Pure: no clock, no disk, no other state.
 
-Rule: a request is a function of the events up to its `history_seq` and of the recorded header, nothing else; and what
+Rule: a request is a function of the events up to its `history_seq`, of the blobs they name and of the recorded header,
+nothing else; and what
 one request sent, the next begins with, byte for byte. Only a changed header or `history.replaced` breaks the chain.
 
 How that holds: the events are cut into spans, one a request. `step.started` closes a span: what it rendered to is
@@ -9,12 +10,16 @@ sealed and never rendered again, so nothing that comes later, such as a late res
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
-from enginehouse_protocol.content import Content, LongText, SpilledText, Text
+from enginehouse_engines.openai_compatible.dialects import DIALECT, REASONING_FIELDS, sends_images, sends_reasoning
+from enginehouse_engines.openai_compatible.guard import EMPTY_REPLY
+from enginehouse_engines.openai_compatible.rendered_images import ImagesAs, images_of
+from enginehouse_protocol.content import Content, Image, LongText, SpilledText, Text
 from enginehouse_protocol.events import (
     DurableBody,
     Event,
@@ -22,6 +27,7 @@ from enginehouse_protocol.events import (
     HistoryReplaced,
     MessageAssistant,
     MessageUser,
+    Notice,
     StepHeader,
     StepStarted,
     ToolResult,
@@ -31,7 +37,6 @@ from enginehouse_protocol.events import (
 from enginehouse_protocol.ids import CallId, ReplyId
 from enginehouse_protocol.permissions import JsonObject
 
-DIALECT = "chat_completions"
 RENDERER = 1
 """Raise it with every change that renders other bytes from the same events."""
 
@@ -44,8 +49,10 @@ _WITHOUT_WORDS = {
     "unknown": "[It is not known whether this ran or how it ended. Check before you repeat it.]",
 }
 _NO_ANSWER = "[no answer came]"
+_SHOWN_BY_TOOLS = "[The images that the tool results above name, in their order]"
 _NO_NAME_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 _encoder = msgspec.json.Encoder()
+_NOTHING_SAID = _encoder.encode({"role": "assistant", "content": _NO_ANSWER})
 
 
 @dataclass(kw_only=True)
@@ -54,6 +61,8 @@ class _Reply:
 
     reply_id: ReplyId | None
     texts: list[LongText] = field(default_factory=list[LongText])
+    reasoning: dict[str, str] = field(default_factory=dict[str, str])
+    """What goes back as a field of its own, by its name."""
     uses: list[ToolUse] = field(default_factory=list[ToolUse])
 
 
@@ -62,6 +71,9 @@ class _Said:
     """Something the model reads as the user's side."""
 
     text: str
+    images: tuple[Image, ...] = ()
+    after_nothing: bool = False
+    """It is about a reply that did not come, so it does not follow another message at once."""
 
 
 @dataclass(kw_only=True)
@@ -73,14 +85,26 @@ class _Known:
     """Every tool use so far, with its tool."""
     answered: set[CallId] = field(default_factory=set[CallId])
     """Those whose real result was rendered."""
-    unanswered: bool = False
-    """Whether the last message is the user's."""
+    last: Literal["", "user", "assistant", "tool"] = ""
+    """Whose the last message is."""
 
 
 class Conversation:
-    """The fold of a session's events into provider messages. Feed it every event once, in order."""
+    """The fold of a session's events into provider messages. Feed it every event once, in order.
 
-    def __init__(self, replaced: Iterable[tuple[int, HistoryReplaced]] = ()) -> None:
+    All of it is in one dialect, the header's of the request to be made: another one needs another fold.
+    """
+
+    def __init__(
+        self,
+        replaced: Iterable[tuple[int, HistoryReplaced]] = (),
+        *,
+        dialect: str = DIALECT,
+        images: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """`images`: the bytes of those that the events name, by sha256. It is looked into when a span is rendered: by
+        `messages`, and by the `feed` that closes it. One that is missing then is told as lost."""
+        self.dialect = dialect
         self.header: StepHeader | None = None
         """The last one recorded."""
         self.seq = 0
@@ -89,6 +113,8 @@ class Conversation:
         self._shown: set[int] = set()
         self._sealed: list[bytes] = []
         self._known = _Known()
+        self._images = {} if images is None else images
+        self._form = ImagesAs(shown=sends_images(dialect), data=self._images)
         self._open: list[tuple[int, DurableBody]] = []
 
     def feed(self, events: Iterable[Event]) -> bool:
@@ -114,19 +140,24 @@ class Conversation:
                 self._open.append((event.seq, body))
         return whole
 
-    def started_over(self) -> "Conversation":
+    def started_over(self, dialect: str | None = None) -> "Conversation":
         """An empty fold that knows every replacement seen so far. Feed it all events from the first."""
-        return Conversation(self._replaced)
+        return Conversation(self._replaced, dialect=dialect or self.dialect, images=self._images)
+
+    @property
+    def unsealed_images(self) -> set[str]:
+        """The blobs a request made now needs, and the `feed` after it."""
+        return set().union(*(images_of(body) for _, body in self._open))
 
     def messages(self, system: str) -> list[bytes]:
         """All messages of a request made now, each encoded once and for ever."""
-        rendered, _ = _span([body for _, body in self._open], self._known)
+        rendered, _ = _span([body for _, body in self._open], self._known, self.dialect, self._form)
         return [_encoder.encode({"role": "system", "content": system}), *self._sealed, *rendered]
 
     def _seal(self, history_seq: int) -> None:
         span = [body for seq, body in self._open if seq <= history_seq]
         self._open = [(seq, body) for seq, body in self._open if seq > history_seq]
-        rendered, self._known = _span(span, self._known)
+        rendered, self._known = _span(span, self._known, self.dialect, self._form)
         self._sealed += rendered
 
     def _replacement(self, seq: int) -> tuple[int, HistoryReplaced] | None:
@@ -137,13 +168,13 @@ class Conversation:
         return None
 
 
-def _span(bodies: list[DurableBody], known: _Known) -> tuple[list[bytes], _Known]:
+def _span(bodies: list[DurableBody], known: _Known, dialect: str, images: ImagesAs) -> tuple[list[bytes], _Known]:
     """The messages of one span, and what later spans have to know."""
     known = _Known(
         provider_ids=set(known.provider_ids),
         names=dict(known.names),
         answered=set(known.answered),
-        unanswered=known.unanswered,
+        last=known.last,
     )
     results: dict[CallId, ToolResult] = {}
     here: set[CallId] = set()
@@ -153,20 +184,28 @@ def _span(bodies: list[DurableBody], known: _Known) -> tuple[list[bytes], _Known
         elif isinstance(body, ToolUse) and body.call_id not in known.names:
             here.add(body.call_id)
     messages: list[bytes] = []
-    said: list[str] = []
-    for item in _items(bodies, here, known):
+    said: list[_Said] = []
+    for item in _items(bodies, here, known, images):
         if isinstance(item, _Said):
-            said.append(item.text)
+            if item.after_nothing:
+                _flush(said, messages, known, images)
+                if known.last in ("user", "tool"):
+                    messages.append(_NOTHING_SAID)
+                    known.last = "assistant"
+            said.append(item)
             continue
-        _flush(said, messages, known)
-        if replied := _reply_messages(item, results, known):
+        _flush(said, messages, known, images)
+        if replied := _reply_messages(item, results, known, dialect, images):
             messages += replied
-            known.unanswered = False
-    _flush(said, messages, known)
+            known.last = "tool" if item.uses else "assistant"
+        came = [results[use.call_id].content for use in item.uses if use.call_id in results]
+        if shown := tuple(image for content in came for image in images.shown_of(content)):
+            said.append(_Said(text=_SHOWN_BY_TOOLS, images=shown))
+    _flush(said, messages, known, images)
     return messages, known
 
 
-def _items(bodies: list[DurableBody], here: set[CallId], known: _Known) -> list[_Reply | _Said]:
+def _items(bodies: list[DurableBody], here: set[CallId], known: _Known, images: ImagesAs) -> list[_Reply | _Said]:
     """Replies and user texts in the order in which each began."""
     items: list[_Reply | _Said] = []
     replies: dict[ReplyId, _Reply] = {}
@@ -186,15 +225,18 @@ def _items(bodies: list[DurableBody], here: set[CallId], known: _Known) -> list[
     for body in bodies:
         match body:
             case MessageUser():
-                items.append(_Said(text=_text_of(body.content)))
+                items.append(_Said(text=_text_of(body.content, images), images=images.shown_of(body.content)))
             case MessageAssistant():
-                reply(body.reply_id).texts.append(body.text)
+                _add(reply(body.reply_id), body)
             case ToolUse() if body.call_id not in known.names:
                 known.names[body.call_id] = body.name
                 reply(body.reply_id).uses.append(body)
             case ToolResult() if body.call_id not in here and body.call_id not in known.answered:
                 known.answered.add(body.call_id)
-                items.append(_Said(text=_late(body, known.names.get(body.call_id))))
+                late = _late(body, known.names.get(body.call_id), images)
+                items.append(_Said(text=late, images=images.shown_of(body.content)))
+            case Notice(code=code, text=text) if code == EMPTY_REPLY:
+                items.append(_Said(text=f"[{text}]", after_nothing=True))
             case HistoryReplaced(summary=summary) if summary:
                 items.append(_Said(text=f"[Summary of the conversation up to here]\n{summary}"))
             case _:
@@ -202,11 +244,24 @@ def _items(bodies: list[DurableBody], here: set[CallId], known: _Known) -> list[
     return items
 
 
-def _reply_messages(reply: _Reply, results: dict[CallId, ToolResult], known: _Known) -> list[bytes]:
+def _add(reply: _Reply, message: MessageAssistant) -> None:
+    reply.texts.append(message.text)
+    thought = message.reasoning
+    if thought is None or not thought.text or thought.opaque is None:
+        return
+    if (name := thought.opaque.get("field")) in REASONING_FIELDS:
+        reply.reasoning[name] = reply.reasoning.get(name, "") + _long(thought.text)
+
+
+def _reply_messages(
+    reply: _Reply, results: dict[CallId, ToolResult], known: _Known, dialect: str, images: ImagesAs
+) -> list[bytes]:
     """The assistant's message, then one tool message for every call, in the order of the calls."""
     text = "\n\n".join(_long(text) for text in reply.texts if text)
+    sends = sends_reasoning(dialect)
+    reasoning = reply.reasoning if sends == "always" or (sends == "with_calls" and reply.uses) else {}
     if not reply.uses:
-        return [_encoder.encode({"role": "assistant", "content": text})] if text else []
+        return [_encoder.encode({"role": "assistant", "content": text, **reasoning})] if text else []
     calls: list[JsonObject] = []
     answers: list[bytes] = []
     for use in reply.uses:
@@ -216,9 +271,9 @@ def _reply_messages(reply: _Reply, results: dict[CallId, ToolResult], known: _Kn
         result = results.get(use.call_id)
         if result is not None:
             known.answered.add(use.call_id)
-        content = _NO_RESULT if result is None else _result_text(result)
+        content = _NO_RESULT if result is None else _result_text(result, images)
         answers.append(_encoder.encode({"role": "tool", "tool_call_id": call_id, "content": content}))
-    assistant = {"role": "assistant", "content": text or None, "tool_calls": calls}
+    assistant = {"role": "assistant", "content": text or None, **reasoning, "tool_calls": calls}
     return [_encoder.encode(assistant), *answers]
 
 
@@ -255,17 +310,27 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _result_text(result: ToolResult) -> str:
-    return _text_of(result.content) or _WITHOUT_WORDS[result.status]
+def _result_text(result: ToolResult, images: ImagesAs) -> str:
+    return _text_of(result.content, images) or _WITHOUT_WORDS[result.status]
 
 
-def _late(result: ToolResult, name: str | None) -> str:
+def _late(result: ToolResult, name: str | None, images: ImagesAs) -> str:
     about = f"the earlier {name} call" if name else "a tool call that is no longer in this conversation"
-    return f"[Result of {about}, which arrived late]\n{_result_text(result)}"
+    return f"[Result of {about}, which arrived late]\n{_result_text(result, images)}"
 
 
-def _text_of(content: tuple[Content, ...]) -> str:
-    return "\n".join(part.text if isinstance(part, Text) else _long(part) for part in content)
+def _text_of(content: tuple[Content, ...], images: ImagesAs) -> str:
+    return "\n".join(_part_text(part, images) for part in content)
+
+
+def _part_text(part: Content, images: ImagesAs) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case SpilledText():
+            return _long(part)
+        case Image():
+            return images.words_for(part)
 
 
 def _long(text: LongText) -> str:
@@ -277,16 +342,17 @@ def _long(text: LongText) -> str:
     return f"{text.head}\n{note}\n{text.tail}"
 
 
-def _flush(said: list[str], messages: list[bytes], known: _Known) -> None:
+def _flush(said: list[_Said], messages: list[bytes], known: _Known, images: ImagesAs) -> None:
     """Adjacent user texts become one message: many servers refuse two in a row. Where the first of two was sent already
     and got no answer, that is said between them."""
     if not said:
         return
-    if known.unanswered:
-        messages.append(_encoder.encode({"role": "assistant", "content": _NO_ANSWER}))
-    messages.append(_encoder.encode({"role": "user", "content": "\n\n".join(said)}))
+    if known.last == "user":
+        messages.append(_NOTHING_SAID)
+    content = images.parts([(each.text, each.images) for each in said])
+    messages.append(_encoder.encode({"role": "user", "content": content}))
     said.clear()
-    known.unanswered = True
+    known.last = "user"
 
 
 def request_body(header: StepHeader, messages: list[bytes]) -> bytes:

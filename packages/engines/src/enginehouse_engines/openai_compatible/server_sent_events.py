@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_OTHER_BYTES = 16 * 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 class EventLines:
@@ -27,6 +28,11 @@ class EventLines:
     def other_text(self) -> bytes:
         """Lines that belong to no event: the body of a server that answered with plain JSON or a page."""
         return b"\n".join(self._other)
+
+    @property
+    def hopeless(self) -> bool:
+        """No server of models sends that much without one event: reading on would only fill the memory."""
+        return self._other_bytes >= _MAX_OTHER_BYTES or len(self._rest) > _MAX_LINE_BYTES
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, ...]]:
         """The `data` lines of every event that ended within these bytes."""

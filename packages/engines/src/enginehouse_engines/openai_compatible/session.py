@@ -1,8 +1,8 @@
 """The loop: one model call after the other, and the tools the model asks for in between.
 
 Rules: it keeps no conversation of its own, only a fold of the transcript, brought up to date before every request.
-`step.started` is recorded before a request leaves. However a turn ends, every tool use it recorded has its result and
-text a person has seen is a message.
+`step.started` is recorded before a request leaves; sending the same bytes again is the same step. However a turn ends,
+every tool use it recorded has its result and text a person has seen is a message.
 
 Calls of one reply run side by side when all of them only look; as soon as one writes or executes, all of them are
 asked and run one after the other, in the model's order. All of them are recorded before the first one is asked, so that
@@ -11,57 +11,60 @@ the record has the whole reply whatever happens then.
 
 import hashlib
 import logging
-import time
+import re
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
+from enginehouse_engines.openai_compatible.accounting import accounted
 from enginehouse_engines.openai_compatible.client import ModelClient
+from enginehouse_engines.openai_compatible.dialects import REASONING_FIELDS, dialect_of, sends_images, sends_reasoning
+from enginehouse_engines.openai_compatible.guard import (
+    EMPTY_REPLY,
+    REPEATED,
+    STOPPED,
+    Advice,
+    Guard,
+    Result,
+    steps_left,
+)
+from enginehouse_engines.openai_compatible.image_supply import ImageSupply
 from enginehouse_engines.openai_compatible.instructions import system_text
+from enginehouse_engines.openai_compatible.known_providers import ModelFacts
+from enginehouse_engines.openai_compatible.model_calls import Attempt, ModelCalls, bodies_of
 from enginehouse_engines.openai_compatible.options import Options
-from enginehouse_engines.openai_compatible.render import DIALECT, RENDERER, Conversation, request_body
-from enginehouse_engines.openai_compatible.stream import Reply, Translator
+from enginehouse_engines.openai_compatible.provider_errors import ProviderError
+from enginehouse_engines.openai_compatible.render import RENDERER, Conversation, request_body
+from enginehouse_engines.openai_compatible.rendered_images import images_of
+from enginehouse_engines.openai_compatible.stream import Reply
 from enginehouse_engines.openai_compatible.tool_runs import Prepared, carry_out, prepare
 from enginehouse_engines.openai_compatible.toolbox import TOOLS
 from enginehouse_engines.openai_compatible.toolbox.tool import definition
+from enginehouse_protocol.content import Text, content_text
 from enginehouse_protocol.engine import Applied, Opening, Turn, TurnEnd
 from enginehouse_protocol.errors import EngineError, MalformedData, SettingRefused, TranscriptUnavailable
 from enginehouse_protocol.events import (
     DurableEngineBody,
-    MessageAssistant,
-    Reasoning,
+    Notice,
     StepHeader,
     StepStarted,
     ToolResult,
     ToolUse,
+    UsageUpdated,
 )
-from enginehouse_protocol.ids import CallId, MessageId, ReplyId, TurnId, new_message_id, new_reply_id
+from enginehouse_protocol.ids import CallId, TurnId
 from enginehouse_protocol.permissions import JsonObject
 from enginehouse_protocol.settings import SessionSettings
 
 _AT_ONCE = 8
 _RECORD_S = 0.6
 """How long an interrupt may have to wait for what happened to be recorded."""
-_AFTER_DONE_S = 0.25
-"""How long to read on after `[DONE]`, so that the connection can be used again."""
 _MAX_LISTED_MODELS = 20
-_MAY_HAVE_COUNTED = frozenset({"provider.timeout", "provider.cut_stream"})
-"""Failures before an answer that do not prove that the model did nothing."""
-
-
-@dataclass(kw_only=True)
-class _Answer:
-    """An answer under way: what of it is not yet in the record."""
-
-    message_id: MessageId
-    reply_id: ReplyId
-    translator: Translator
-    started_s: float
-    counts: bool = True
-    """Whether tokens may have been counted. False only when the request surely did nothing."""
+_NAMES_REASONING = re.compile(rf"\b({'|'.join(REASONING_FIELDS)})\b")
+_NAMES_USAGE = re.compile(r"\b(stream_options|include_usage)\b")
 
 
 class OpenAICompatibleSession:
@@ -78,11 +81,17 @@ class OpenAICompatibleSession:
         self._log = log
         self._system = system_text(opening)
         self._tools = tuple(definition(tool) for tool in TOOLS.values())
-        self._conversation = Conversation()
+        self._images = ImageSupply(opening.history, lambda model: options.facts(client.base_url, model).images, log)
+        self._conversation = Conversation(
+            dialect=dialect_of(client.base_url, options.send_reasoning), images=self._images.data
+        )
+        self._calls = ModelCalls(client, opening.port, options)
+        self._guard = Guard()
         self._only_model: str | None = None
+        self._ask_usage = options.ask_usage
+        self._reasoning_refused = False
         self._running: tuple[TurnId, anyio.CancelScope] | None = None
         self._interrupted: deque[TurnId] = deque(maxlen=16)
-        self._answer: _Answer | None = None
         self._uses: dict[CallId, ToolResult | None] = {}
         """Tool uses that are recorded and whose results are not; with the result once it is known."""
 
@@ -122,22 +131,35 @@ class OpenAICompatibleSession:
 
     async def _turn(self, turn: Turn) -> TurnEnd:
         self._uses.clear()
-        self._answer = None
+        self._calls.taken()
+        self._guard = Guard()
+        limit = turn.limits.max_steps
         try:
+            await self._say_what_is_not_shown(turn)
             step = 0
-            while turn.limits.max_steps is None or step < turn.limits.max_steps:
+            while limit is None or step < limit:
                 step += 1
-                if (end := await self._step(step)) is not None:
+                last_words = "" if limit is None else steps_left(limit - step, limit)
+                if (end := await self._step(step, last_words)) is not None:
                     return end
         except BaseException:
             await self._close()
             raise
-        return TurnEnd(stop="max_steps", detail=f"{turn.limits.max_steps} model calls")
+        return TurnEnd(stop="max_steps", detail=f"{limit} model calls")
 
-    async def _step(self, step: int) -> TurnEnd | None:
-        """One model call and its tools. None: the model is to be asked again."""
-        header = await self._header()
+    async def _say_what_is_not_shown(self, turn: Turn) -> None:
+        if not any(images_of(message) for message in turn.messages):
+            return
+        model = await self._model()
         await self._catch_up()
+        if not self._images.may_be_sent_to(model, self._conversation.header):
+            text = f"{model} takes no images, so it is told only what they are; another model may take them"
+            await self._port.emit(Notice(level="warning", code="provider.images_left_out", text=text))
+
+    async def _step(self, step: int, last_words: str) -> TurnEnd | None:
+        """One model call and its tools. None: the model is to be asked again."""
+        model = await self._model()
+        header = await self._caught_up(model)
         body = request_body(header, self._conversation.messages(header.system))
         await self._port.emit(
             StepStarted(
@@ -147,27 +169,88 @@ class OpenAICompatibleSession:
                 header=None if header == self._conversation.header else header,
             )
         )
-        answer = self._answer = _Answer(
-            message_id=(message_id := new_message_id()),
-            reply_id=new_reply_id(),
-            translator=Translator(message_id),
-            started_s=time.monotonic(),
-        )
-        reply = await self._heard(answer, body)
-        calls = await prepare(reply, answer.reply_id, self._workspace, self._log)
-        await self._record(answer, reply, calls)
-        await self._carry_out(calls)
-        return _turn_end(reply, calls)
+        try:
+            attempt, reply = await self._calls.whole(body)
+        except ProviderError as error:
+            if await self._does_without(error, header, body):
+                return None
+            if error.code != "provider.content_filter":
+                raise
+            await self._close()
+            return TurnEnd(stop="refused", detail=str(error))
+        calls = await prepare(reply, attempt.reply_id, self._workspace, self._log)
+        await self._record(attempt, reply, calls, self._options.facts(self._client.base_url, model))
+        if not calls:
+            return await self._without_calls(reply)
+        advice = self._guard.about_to(reply.calls)
+        if advice is not None and advice.stop:
+            return await self._stopped(calls, advice)
+        results = await self._carry_out(calls, advice, last_words)
+        self._guard.came_of(reply.calls, results)
+        if advice is not None and advice.holds(results[-1]):
+            await self._port.emit(Notice(level="info", code=REPEATED, text=advice.to_person))
+        if reply.too_long and all(call.plan is None for call in calls):
+            return TurnEnd(stop="max_tokens", detail="the reply reached its length limit")
+        return None
 
-    async def _header(self) -> StepHeader:
+    async def _without_calls(self, reply: Reply) -> TurnEnd | None:
+        """How the turn goes on after a reply without calls: mostly not at all."""
+        if reply.too_long:
+            return TurnEnd(stop="max_tokens", detail="the reply reached its length limit")
+        if reply.refused:
+            return TurnEnd(stop="refused", detail="content filter" if reply.filtered else "the model refused")
+        if reply.text.strip():
+            return TurnEnd(stop="end")
+        advice = self._guard.empty_reply()
+        code = STOPPED if advice.stop else EMPTY_REPLY
+        await self._port.emit(Notice(level="warning", code=code, text=advice.to_person))
+        return TurnEnd(stop="end", detail="the model said nothing") if advice.stop else None
+
+    async def _stopped(self, calls: Sequence[Prepared], advice: Advice) -> TurnEnd:
+        """End a turn that gets nowhere: its last calls are answered, not run."""
+        for call in calls:
+            result = ToolResult(call_id=call.use.call_id, status="error", content=(Text(text=advice.to_model),))
+            await self._result(result)
+        await self._port.emit(Notice(level="warning", code=STOPPED, text=advice.to_person))
+        return TurnEnd(stop="max_steps", detail=advice.to_person)
+
+    async def _does_without(self, error: ProviderError, header: StepHeader, body: bytes) -> bool:
+        """Whether the server refused something we can leave out; if so it is left out from now on, and that is said."""
+        asks_otherwise = error.http_status in (400, 422)
+        named = _NAMES_REASONING.search(str(error)) if sends_reasoning(header.dialect) != "never" else None
+        if asks_otherwise and self._ask_usage and _NAMES_USAGE.search(str(error)):
+            self._ask_usage, what = False, "the request for token counts, so it is"
+        elif asks_otherwise and named is not None and f'"{named[0]}":"'.encode() in body:
+            self._reasoning_refused, what = True, "its own reasoning in the conversation, so it is"
+        elif self._images.are_refused(error, header.model, body):
+            what = f"the conversation with its images; {header.model} is told what they are, and they are"
+        else:
+            return False
+        text = f"{error}. The server refuses {what} left out from now on."
+        await self._port.emit(Notice(level="warning", code="provider.adapted", text=text))
+        return True
+
+    async def _caught_up(self, model: str) -> StepHeader:
+        """Fold what was recorded meanwhile; the header of a request made of it now."""
+        await self._catch_up()
+        recorded = self._conversation.header
+        dialect = dialect_of(
+            self._client.base_url,
+            self._options.send_reasoning,
+            recorded=recorded.dialect if recorded is not None else None,
+            refused=self._reasoning_refused,
+            images=self._images.may_be_sent_to(model, recorded),
+        )
+        if dialect != self._conversation.dialect:
+            self._conversation = self._conversation.started_over(dialect)
+            await self._catch_up()
         options: JsonObject = {"stream": True}
-        if self._options.ask_usage:
+        if self._ask_usage:
             options["stream_options"] = {"include_usage": True}
-        if self._settings.effort is not None:
-            options["reasoning_effort"] = self._settings.effort
+        options |= self._options.effort(self._client.base_url, self._settings.effort)
         return StepHeader(
-            model=await self._model(),
-            dialect=DIALECT,
+            model=model,
+            dialect=dialect,
             renderer=RENDERER,
             system=self._system,
             tools=self._tools,
@@ -180,7 +263,7 @@ class OpenAICompatibleSession:
         if asked:
             return asked
         if self._only_model is None:
-            names = [model.name for model in await self._client.models()]
+            names = [model.name for model in await self._calls.models()]
             if len(names) != 1:
                 listed = ", ".join(names[:_MAX_LISTED_MODELS]) or "none"
                 more = f" and {len(names) - _MAX_LISTED_MODELS} more" if len(names) > _MAX_LISTED_MODELS else ""
@@ -195,54 +278,23 @@ class OpenAICompatibleSession:
             events = await self._history.events_after(self._conversation.seq)
             if not events:
                 return
+            if sends_images(self._conversation.dialect):
+                await self._images.load(events)
             if not self._conversation.feed(events):
                 self._conversation = self._conversation.started_over()
+            self._images.keep_only(self._conversation.unsealed_images)
 
-    async def _heard(self, answer: _Answer, body: bytes) -> Reply:
-        """The model's answer, its deltas emitted as they came.
-
-        Raises:
-            EngineError: there is none, or it was cut. What had come is left in `answer`.
-        """
-        translator = answer.translator
-        answered = False
-        try:
-            async with self._client.answer(body) as chunks:
-                answered = True
-                async for data in chunks:
-                    for delta in translator.feed(data):
-                        await self._port.emit(delta)
-                    if translator.over:
-                        break
-                with anyio.move_on_after(_AFTER_DONE_S):
-                    async for _ in chunks:
-                        pass
-        except EngineError as error:
-            answer.counts = answered or error.code in _MAY_HAVE_COUNTED
-            if not translator.settled:
-                raise
-        deltas, reply = translator.end()
-        for delta in deltas:
-            await self._port.emit(delta)
-        errors = self._client.errors
-        if reply.fault is not None:
-            raise errors.of_fault(reply.fault)
-        if reply.empty and not (reply.ended and reply.finish):
-            words = f"not a chat completion: {reply.stray}" if reply.stray else "an empty answer"
-            raise errors.make("provider.bad_reply", words, advice="check the base URL (many end in /v1)")
-        if not reply.ended:
-            raise errors.make("provider.cut_stream", "the answer stopped before its end", advice="try again")
-        if reply.finish == "tool_calls" and reply.empty:
-            raise errors.make("provider.bad_reply", "announced tool calls and sent none", advice="try again")
-        return reply
-
-    async def _record(self, answer: _Answer, reply: Reply, calls: tuple[Prepared, ...]) -> None:
+    async def _record(self, attempt: Attempt, reply: Reply, calls: tuple[Prepared, ...], facts: ModelFacts) -> None:
         """Everything of one reply at once, so that an interrupt comes before all of it or after all of it.
 
         Where the record is slow, what is left waits like everything else, and an interrupt may come in between.
         """
-        self._answer = None
-        waiting = deque[DurableEngineBody]([*_bodies(answer, reply, complete=True), *(call.use for call in calls)])
+        self._calls.taken()
+        told = [
+            accounted(body, facts) if isinstance(body, UsageUpdated) else body
+            for body in bodies_of(attempt, reply, complete=True)
+        ]
+        waiting = deque[DurableEngineBody]([*told, *(call.use for call in calls)])
         with anyio.move_on_after(_RECORD_S, shield=True):
             await self._emit_all(waiting)
         await anyio.lowlevel.checkpoint_if_cancelled()  # before anybody is asked
@@ -260,75 +312,53 @@ class OpenAICompatibleSession:
                     del self._uses[body.call_id]
                 raise
 
-    async def _carry_out(self, calls: tuple[Prepared, ...]) -> None:
-        if len(calls) < 2 or not all(call.only_looks for call in calls):
-            for call in calls:
-                await self._carry_out_one(call)
-            return
-        limiter = anyio.CapacityLimiter(_AT_ONCE)
+    async def _carry_out(self, calls: Sequence[Prepared], advice: Advice | None, last_words: str) -> list[Result]:
+        """Run what may run, and say what it gave. The last call's result also carries what we say ourselves."""
+        came: dict[CallId, Result] = {}
 
         async def one(call: Prepared) -> None:
-            async with limiter:
-                await self._carry_out_one(call)
+            result = await carry_out(
+                call,
+                self._port,
+                self._workspace,
+                self._log,
+                shows_images=sends_images(self._conversation.dialect),
+            )
+            came[result.call_id] = gave = (result.status, content_text(result.content))
+            if call is calls[-1]:
+                advised = advice.to_model if advice is not None and advice.holds(gave) else ""
+                said = tuple(Text(text=f"[{text}]") for text in (advised, last_words) if text)
+                result = msgspec.structs.replace(result, content=(*result.content, *said))
+            await self._result(result)
 
-        await _side_by_side([lambda call=call: one(call) for call in calls])
+        if len(calls) < 2 or not all(call.only_looks for call in calls):
+            for call in calls:
+                await one(call)
+        else:
+            limiter = anyio.CapacityLimiter(_AT_ONCE)
 
-    async def _carry_out_one(self, call: Prepared) -> None:
-        result = await carry_out(call, self._port, self._workspace, self._log)
+            async def limited(call: Prepared) -> None:
+                async with limiter:
+                    await one(call)
+
+            await _side_by_side([lambda call=call: limited(call) for call in calls])
+        return [came[call.use.call_id] for call in calls]
+
+    async def _result(self, result: ToolResult) -> None:
         self._uses[result.call_id] = result
         await self._port.emit(result)
         del self._uses[result.call_id]
 
     async def _close(self) -> None:
         """Record what a turn that ends early leaves open. Bounded, and silent when nothing can be recorded."""
-        answer, self._answer = self._answer, None
         with anyio.move_on_after(_RECORD_S, shield=True):
             try:
-                if answer is not None:
-                    _, reply = answer.translator.end()
-                    whole = answer.translator.settled and reply.fault is None
-                    for body in _bodies(answer, reply, complete=whole):
-                        await self._port.emit(body)
+                for body in self._calls.unrecorded():
+                    await self._port.emit(body)
                 for call_id, known in self._uses.items():
                     await self._port.emit(known or ToolResult(call_id=call_id, status="interrupted"))
             except (TranscriptUnavailable, MalformedData):
                 self._log.warning("a turn ended early and its end could not be recorded")
-
-
-def _bodies(answer: _Answer, reply: Reply, *, complete: bool) -> list[DurableEngineBody]:
-    """What is recorded of an answer besides its tool uses."""
-    bodies: list[DurableEngineBody] = []
-    if reply.text or reply.reasoning:
-        phase = "commentary" if reply.calls else "final"
-        bodies.append(
-            MessageAssistant(
-                message_id=answer.message_id,
-                reply_id=answer.reply_id,
-                text=reply.text,
-                reasoning=Reasoning(text=reply.reasoning) if reply.reasoning else None,
-                phase=phase if complete else None,
-                complete=complete,
-                duration_ms=round((time.monotonic() - answer.started_s) * 1000),
-            )
-        )
-    if answer.counts:
-        bodies.append(reply.usage)
-    return bodies
-
-
-def _turn_end(reply: Reply, calls: tuple[Prepared, ...]) -> TurnEnd | None:
-    """How the turn ends with this reply. Calls decide, not what the server calls the reason."""
-    if any(call.plan is not None for call in calls):
-        return None
-    if reply.finish == "length":
-        return TurnEnd(stop="max_tokens", detail="the reply reached its length limit")
-    if calls:
-        return None
-    if reply.refused:
-        return TurnEnd(
-            stop="refused", detail="content filter" if reply.finish == "content_filter" else "the model refused"
-        )
-    return TurnEnd(stop="end")
 
 
 async def _side_by_side(jobs: list[Callable[[], Awaitable[None]]]) -> None:

@@ -13,23 +13,19 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from enginehouse_engines.openai_compatible.dialects import REASONING_FIELDS
+from enginehouse_engines.openai_compatible.faults import Fault, fault_in, fault_of, inner, readable
+from enginehouse_engines.openai_compatible.finish_reasons import CALLS, meaning
 from enginehouse_engines.openai_compatible.server_sent_events import EventLines
+from enginehouse_engines.openai_compatible.token_counts import later, usage_of
 from enginehouse_engines.openai_compatible.tool_fragments import Call, Fragments
 from enginehouse_protocol.codec import well_formed
 from enginehouse_protocol.events import MessageDelta, ReasoningDelta, UsageUpdated
 from enginehouse_protocol.ids import MessageId
 from enginehouse_protocol.permissions import JsonObject
 
+_LONGEST_DONE = 16
 _decoder = msgspec.json.Decoder()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """An error a server reported inside an answer that began as a success."""
-
-    message: str
-    code: str = ""
-    http_status: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +42,28 @@ class Reply:
     ended: bool
     """False: the stream stopped without `[DONE]` and without a finish reason."""
     fault: Fault | None
+    reasoning_field: str | None = None
+    """Where the reasoning stood, if it was a field of its own; it goes back there."""
     stray: str = ""
-    """The beginning of a body that was no event stream at all."""
+    """The beginning of what came and is no event of a completion: a page, plain text, an object of another kind."""
 
     @property
     def empty(self) -> bool:
         return not (self.text or self.reasoning or self.calls)
+
+    @property
+    def too_long(self) -> bool:
+        """It reached a length limit, so its last call may be cut."""
+        return meaning(self.finish) == "too_long"
+
+    @property
+    def filtered(self) -> bool:
+        return meaning(self.finish) == "filtered"
+
+    @property
+    def lost_calls(self) -> bool:
+        """Calls were announced, and neither one nor any word came."""
+        return self.empty and self.finish in CALLS
 
 
 class Translator:
@@ -62,23 +74,31 @@ class Translator:
         self._lines = EventLines()
         self._text: list[str] = []
         self._reasoning: list[str] = []
+        self._reasoning_field: str | None = None
         self._calls = Fragments()
         self._finish: str | None = None
         self._refused = False
         self._usage = UsageUpdated(scope="request")
         self._fault: Fault | None = None
         self._done = False
+        self._odd = ""
+        self._foreign: JsonObject = {}
         self._fresh: list[tuple[Literal["text", "reasoning"], str]] = []
 
     @property
     def over(self) -> bool:
-        """Nothing that matters can follow: `[DONE]` or a fault was seen."""
-        return self._done or self._fault is not None
+        """Nothing that matters can follow: `[DONE]` or a fault was seen, or nobody would send that much else."""
+        return self._done or self._fault is not None or self._lines.hopeless
 
     @property
     def settled(self) -> bool:
         """The reply is whole, even if the connection now breaks: only usage could still come."""
-        return self.over or self._finish is not None
+        return self._done or self._fault is not None or self._finish is not None
+
+    @property
+    def said(self) -> bool:
+        """Whether anything of it was shown: text or reasoning."""
+        return bool(self._text or self._reasoning)
 
     def feed(self, data: bytes) -> Iterator[MessageDelta | ReasoningDelta]:
         """What these bytes said, adjacent deltas merged into one."""
@@ -97,15 +117,18 @@ class Translator:
             reasoning="".join(self._reasoning),
             calls=self._calls.calls(),
             finish=self._finish,
-            refused=self._refused or self._finish == "content_filter",
-            usage=self._usage,
+            refused=self._refused or meaning(self._finish) == "filtered",
+            usage=self._counted(),
             ended=self._done or self._finish is not None,
             fault=self._fault,
-            stray=self._lines.other_text[:400].decode("utf-8", "replace"),
+            reasoning_field=self._reasoning_field,
+            stray=readable(self._lines.other_text) or self._odd or self._foreign_words(),
         )
 
     def _deltas(self) -> Iterator[MessageDelta | ReasoningDelta]:
-        fresh, self._fresh = self._fresh, []
+        if not (fresh := self._fresh):
+            return
+        self._fresh = []
         for kind, pieces in itertools.groupby(fresh, operator.itemgetter(0)):
             text = "".join(piece for _, piece in pieces)
             if kind == "text":
@@ -114,7 +137,7 @@ class Translator:
                 yield ReasoningDelta(message_id=self._message_id, text=text)
 
     def _event(self, lines: tuple[bytes, ...]) -> None:
-        if self.over:
+        if self._done or self._fault is not None:
             return
         if len(lines) > 1:
             joined = _decoded(b"\n".join(lines))
@@ -122,43 +145,58 @@ class Translator:
                 self._chunk(cast(JsonObject, joined))
                 return
         for line in lines:  # one chunk a line where a server forgets the empty line between events
-            if line.strip() == b"[DONE]":
+            if len(line) < _LONGEST_DONE and line.strip() == b"[DONE]":
                 self._done = True
                 return
             chunk = _decoded(line)
             if isinstance(chunk, dict):
                 self._chunk(cast(JsonObject, chunk))
-            # Anything else (`data: : PROCESSING`) is a keep-alive in the wrong place.
+            elif not self._odd and not line.startswith(b":"):  # `data: : PROCESSING` is a keep-alive in a wrong place
+                self._odd = readable(line)
 
     def _chunk(self, chunk: JsonObject) -> None:
-        if fault := _fault_in(chunk):
+        choices: Any = chunk.get("choices")
+        if (chunk.get("error") or not choices) and (fault := fault_in(chunk)):
             self._fault = fault
             return
         if usage := chunk.get("usage"):
             self._read_usage(usage)
-        choices: Any = chunk.get("choices")
         if not isinstance(choices, list):
+            if usage := inner(chunk, "x_groq").get("usage"):
+                self._read_usage(usage)
+            self._foreign = self._foreign or chunk
             return
         for choice in cast(list[Any], choices):
             if isinstance(choice, dict) and cast(JsonObject, choice).get("index") in (None, 0):
                 self._choice(cast(JsonObject, choice))
 
     def _choice(self, choice: JsonObject) -> None:
-        if fault := _fault_in(choice):
-            self._fault = fault
-            return
         if usage := choice.get("usage"):
             self._read_usage(usage)
-        delta: Any = choice.get("delta") or choice.get("message")
+        delta: Any = choice.get("delta")
+        if not delta and not (self._text or self._reasoning or self._calls):
+            delta = choice.get("message")  # a whole reply; after deltas it would only say them again
         if isinstance(delta, dict):
             self._delta(cast(JsonObject, delta))
-        if isinstance(finish := choice.get("finish_reason"), str) and finish:
-            self._finish = finish
+        finish: Any = choice.get("finish_reason")
+        if choice.get("error"):
+            self._fault = fault_in(choice)
+        elif isinstance(finish, str) and finish:
+            if meaning(finish) == "broken":
+                self._fault = Fault(message=f"the answer ended with {finish!r}", code="server_error")
+            else:
+                self._finish = finish
 
     def _delta(self, delta: JsonObject) -> None:
-        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
-            self._say("reasoning", reasoning)
         content: Any = delta.get("content")
+        if len(delta) == 1 and isinstance(content, str):
+            self._say("text", content)  # nearly all of them
+            return
+        for name in REASONING_FIELDS:
+            if isinstance(reasoning := delta.get(name), str) and reasoning:
+                self._say("reasoning", reasoning)
+                self._reasoning_field = self._reasoning_field or name
+                break
         if isinstance(content, list):
             for part in cast(list[Any], content):
                 self._part(part)
@@ -168,6 +206,10 @@ class Translator:
             self._refused = True
             self._say("text", refusal)
         calls: Any = delta.get("tool_calls")
+        if isinstance(calls, dict):
+            calls = [calls]
+        elif calls is None and isinstance(function := delta.get("function_call"), dict):
+            calls = [{"function": function}]  # what came before `tool_calls`
         if isinstance(calls, list):
             for fragment in cast(list[Any], calls):
                 if isinstance(fragment, dict):
@@ -176,8 +218,13 @@ class Translator:
     def _part(self, part: object) -> None:
         """A piece of content from a server that sends lists: text, or thinking made of text."""
         match part:
-            case {"type": "text", "text": text}:
+            case {"type": "text" | "output_text", "text": text}:
                 self._say("text", text)
+            case {"type": "refusal", "refusal": refusal}:
+                self._refused = True
+                self._say("text", refusal)
+            case {"type": "thinking", "thinking": str(thinking)}:
+                self._say("reasoning", thinking)
             case {"type": "thinking", "thinking": [*inner]}:
                 for piece in inner:
                     if isinstance(piece, dict):
@@ -191,54 +238,35 @@ class Translator:
             self._fresh.append((kind, text))
 
     def _read_usage(self, usage: object) -> None:
-        """The last one counts: servers that report more than once report totals of this request."""
+        """The last number counts: servers that report more than once report totals of this request."""
         if isinstance(usage, dict):
-            self._usage = usage_of(cast(JsonObject, usage))
+            found = usage_of(cast(JsonObject, usage))
+            known = self._usage
+            self._usage = found if known.input_tokens is None and known.output_tokens is None else later(known, found)
+
+    def _foreign_words(self) -> str:
+        """What an object of another kind says: its message, or all of it where nothing else came."""
+        found = self._foreign
+        if any(isinstance(found.get(key), str) for key in ("message", "detail", "msg")):
+            return fault_of(found).message
+        said = self._text or self._reasoning or self._calls
+        return readable(msgspec.json.encode(found)) if found and not said else ""
+
+    def _counted(self) -> UsageUpdated:
+        """What the server counted; a reply of no tokens was not counted."""
+        if self._usage.output_tokens == 0 and (self._text or self._reasoning or self._calls):
+            return msgspec.structs.replace(self._usage, output_tokens=None, context_tokens=None)
+        return self._usage
 
     def _plain_body(self) -> None:
-        """The server took no notice of `stream`: one JSON document, a whole completion or an error."""
-        body = _decoded(self._lines.other_text)
-        if isinstance(body, dict):
-            self._chunk(cast(JsonObject, body))
-
-
-def usage_of(usage: JsonObject) -> UsageUpdated:
-    """A server's token counts in our words. What it did not say stays unknown."""
-    prompt = _count(usage.get("prompt_tokens"))
-    output = _count(usage.get("completion_tokens"))
-    cached = _count(_inner(usage, "prompt_tokens_details").get("cached_tokens"))
-    return UsageUpdated(
-        scope="request",
-        input_tokens=prompt,
-        cached_input_tokens=cached if cached is not None else _count(usage.get("prompt_cache_hit_tokens")),
-        output_tokens=output,
-        reasoning_tokens=_count(_inner(usage, "completion_tokens_details").get("reasoning_tokens")),
-        context_tokens=None if prompt is None or output is None else prompt + output,
-    )
-
-
-def _fault_in(found: JsonObject) -> Fault | None:
-    error: Any = found.get("error")
-    if error is None and found.get("object") == "error":
-        error = found
-    if error is None and found.get("finish_reason") == "error":
-        error = "the provider ended its answer with an error it did not explain"
-    return fault_of(error) if error else None
-
-
-def fault_of(error: object) -> Fault:
-    """An error in whatever shape a server gives it."""
-    if not isinstance(error, dict):
-        return Fault(message=str(error))
-    fields = cast(JsonObject, error)
-    code = fields.get("code")
-    words = next((fields[key] for key in ("message", "detail", "error") if isinstance(fields.get(key), str)), None)
-    status = code if isinstance(code, int) and 400 <= code < 600 else None
-    return Fault(
-        message=words or json.dumps(fields, ensure_ascii=False),
-        code=str(code if code is not None else fields.get("type") or ""),
-        http_status=status,
-    )
+        """The server took no notice of `stream`: one JSON document, a whole completion or an error; or one a line."""
+        text = self._lines.other_text
+        body = _decoded(text)
+        if body is None and text.startswith(b"{"):
+            body = [_decoded(line) for line in text.split(b"\n")]
+        for chunk in cast(list[object], body) if isinstance(body, list) else [body]:
+            if isinstance(chunk, dict) and not self.over:
+                self._chunk(cast(JsonObject, chunk))
 
 
 def _decoded(line: bytes) -> object:
@@ -263,12 +291,3 @@ def _mended(value: object) -> object:
             return [_mended(item) for item in cast(list[object], value)]
         case _:
             return value
-
-
-def _inner(fields: JsonObject, key: str) -> JsonObject:
-    found: Any = fields.get(key)
-    return cast(JsonObject, found) if isinstance(found, dict) else {}
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

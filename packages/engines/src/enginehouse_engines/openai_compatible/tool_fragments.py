@@ -49,8 +49,7 @@ class Fragments:
     def add(self, fragment: JsonObject) -> None:
         found: Any = fragment.get("function")
         function = cast(JsonObject, found) if isinstance(found, dict) else {}
-        index: Any = fragment.get("index")
-        index = index if isinstance(index, int) and not isinstance(index, bool) else None
+        index = _index(fragment.get("index"))
         call_id = _text(fragment.get("id"))
         name = _text(function.get("name"))
         arguments = _arguments(function.get("arguments"))
@@ -63,6 +62,8 @@ class Fragments:
             if name and name != call.name:
                 call.name += name
         if arguments:
+            if call.parts == ["{}"]:
+                call.parts.clear()  # a placeholder: the arguments only begin now
             call.parts.append(arguments)
         self._last = call
 
@@ -88,6 +89,12 @@ class Fragments:
         if name and arguments and call.is_whole():
             return None  # one id, one name, and the first is finished
         return call
+
+
+def _index(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        return int(value[:9])
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _text(value: object) -> str:

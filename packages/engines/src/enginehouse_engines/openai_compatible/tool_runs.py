@@ -126,8 +126,12 @@ def _use(
     )
 
 
-async def carry_out(prepared: Prepared, port: SessionPort, workspace: Workspace, log: logging.Logger) -> ToolResult:
+async def carry_out(
+    prepared: Prepared, port: SessionPort, workspace: Workspace, log: logging.Logger, *, shows_images: bool = False
+) -> ToolResult:
     """Ask and, if allowed, run. Emits what it prints, not its result. After an interrupt nothing is asked or begun.
+
+    `shows_images`: whether the model takes them.
 
     Raises:
         TranscriptUnavailable: nothing can be recorded.
@@ -151,7 +155,7 @@ async def carry_out(prepared: Prepared, port: SessionPort, workspace: Workspace,
             return result_of(call_id, Outcome(text=words, status="error"))
         edited = f"The person changed the input before it ran. What ran: {ran}\n"
 
-    voice = PortVoice(port, call_id)
+    voice = PortVoice(port, call_id, shows_images)
     started = time.monotonic()
     outcome = await _tried(lambda: plan.run(workspace, voice), plan, log)
     return result_of(
@@ -178,7 +182,7 @@ def result_of(call_id: CallId, outcome: Outcome, *, duration_ms: int | None = No
     return ToolResult(
         call_id=call_id,
         status=outcome.status,
-        content=(Text(text=outcome.text),) if outcome.text else (),
+        content=(*((Text(text=outcome.text),) if outcome.text else ()), *outcome.images),
         changes=outcome.changes,
         duration_ms=duration_ms,
     )

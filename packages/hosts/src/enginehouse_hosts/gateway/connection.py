@@ -108,3 +108,5 @@ class HostConnection:
 def _check(host: HostInfo) -> None:
     if not 0 < len(host.id) <= HOST_ID_CHARACTERS:
         raise UsageError(f"a host's id has 1 to {HOST_ID_CHARACTERS} characters, not {len(host.id)}")
+    if not host.id.isprintable():
+        raise UsageError("a host's id is made of characters that can be shown")

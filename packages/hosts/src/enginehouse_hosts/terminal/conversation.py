@@ -23,7 +23,7 @@ from enginehouse_hosts.terminal.outcome import Outcome
 from enginehouse_hosts.terminal.plain_text import exact
 from enginehouse_hosts.terminal.streams import Streams
 from enginehouse_hosts.terminal.styles import Styles
-from enginehouse_protocol.content import Text
+from enginehouse_protocol.content import Content, Image, Text
 from enginehouse_protocol.errors import (
     ConnectionLost,
     EnginehouseError,
@@ -74,11 +74,16 @@ class Message:
     """What is sent, and with what."""
 
     text: str
+    images: tuple[Image, ...] = ()
     launch: Launch
     max_steps: int | None = None
     unattended: Literal["wait", "deny"] = "deny"
     """Usually whoever could answer sits here; when they leave, it is interrupted."""
     message_id: MessageId = field(default_factory=new_message_id)
+
+    @property
+    def content(self) -> tuple[Content, ...]:
+        return (Text(text=self.text), *self.images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +138,7 @@ class Conversation:
             await self._streams.say(self._styles("doubtful", exact(start.remark)))
         sending = SendMessage(
             session_id=info.id,
-            content=(Text(text=message.text),),
+            content=message.content,
             launch=message.launch,
             directory=directory,
             max_steps=message.max_steps,

@@ -44,14 +44,15 @@ class Outcome:
     asked_here: bool
     """Whether somebody at this terminal could have been asked."""
     seq: int = 0
-    """Of the last durable event noted."""
+    """Everything durable up to here was noted."""
     on_its_way: bool = False
     """It was sent, or is being sent."""
     receipt: anyio.Event = field(default_factory=anyio.Event)
     sent_seq: int | None = None
     """What the receipt said; None before there is one."""
     read_only: str = ""
-    """Why nothing can be recorded, as far as is known. Of our message that says something once it is sent."""
+    """Why nothing can be recorded, as far as is known. Of our message that says something once the view has come to
+    it: a receipt may overtake what was true before the message was taken."""
     turn_id: TurnId | None = None
     over: bool = False
     """The message has had its turn, or will have none."""
@@ -70,6 +71,7 @@ class Outcome:
     def note(self, event: AnyEvent) -> None:
         if isinstance(event, Event):
             self.seq = max(self.seq, event.seq)
+            self.read_only = ""  # else there would be no such event
         if self.over:
             return
         match event.body:
@@ -132,11 +134,12 @@ class Outcome:
         self._check_record()
 
     def _check_record(self) -> None:
-        if self.read_only and self.sent_seq is not None and not self.over:
+        if self.read_only and self.sent_seq is not None and self.seq >= self.sent_seq and not self.over:
             self._ends(FAILED, f"the record cannot be written, so the turn is not finished: {self.read_only}")
 
     def _live(self, live: LiveState) -> None:
         """Everything durable up to `live.seq` was noted before, so what is not known by now did not happen."""
+        self.seq = max(self.seq, live.seq)
         self._state(live.state)
         if self.over or self.sent_seq is None or live.seq < self.sent_seq:
             return

@@ -7,9 +7,11 @@ import hashlib
 import time
 
 from enginehouse_protocol.codec import decode_event, encode_event
-from enginehouse_protocol.errors import FileUnusable
+from enginehouse_protocol.content import Content, Image
+from enginehouse_protocol.errors import FileUnusable, MalformedData
 from enginehouse_protocol.events import DurableBody, Event
 from enginehouse_protocol.ids import SessionId, TurnId, new_session_id
+from enginehouse_protocol.image_headers import image_header
 
 PAGE = 1000
 
@@ -40,6 +42,28 @@ class MemoryHistory:
         name = hashlib.sha256(data).hexdigest()
         self.blobs[name] = data
         return name
+
+    def by_reference(self, content: tuple[Content, ...]) -> tuple[Content, ...]:
+        """The same content with every image that was handed in stored, and named as a record names it.
+
+        Raises:
+            MalformedData: core would refuse it.
+        """
+        return tuple(self._referred(part) if isinstance(part, Image) else part for part in content)
+
+    def _referred(self, image: Image) -> Image:
+        data = self.blobs.get(image.sha256) if image.data is None else image.data
+        header = image_header(data) if data is not None else None
+        if data is None or header is None or header.media_type != image.media_type:
+            raise MalformedData(f"not what it is said to be: {image.media_type} {image.name!r}")
+        return Image(
+            media_type=header.media_type,
+            sha256=self.keep(data),
+            size_bytes=len(data),
+            width=header.width,
+            height=header.height,
+            name=image.name,
+        )
 
     def stamp(self, body: DurableBody, turn_id: TurnId | None = None) -> Event:
         """Append a body as the transcript would.

@@ -86,6 +86,8 @@ class RecordingPort:
             raise self._violation(problem)
         try:
             refuse_nonfinite(msgspec.to_builtins(body))
+            if isinstance(body, ToolResult):
+                body = msgspec.structs.replace(body, content=self.history.by_reference(body.content))
         except MalformedData as error:
             raise self._violation(str(error)) from error
         clean = map_text(body, well_formed)
@@ -175,7 +177,7 @@ class RecordingPort:
         said = tuple(
             MessageUser(message_id=new_message_id(), content=(Text(text=message),))
             if isinstance(message, str)
-            else message
+            else msgspec.structs.replace(message, content=self.history.by_reference(message.content))
             for message in messages
         )
         self.turn_id = turn_id or new_turn_id()

@@ -22,7 +22,8 @@ from enginehouse_engines.openai_compatible.toolbox.tool import (
     shown_name,
     understood,
 )
-from enginehouse_protocol.content import FileChange
+from enginehouse_protocol.content import MAX_IMAGE_BYTES, FileChange, Image
+from enginehouse_protocol.image_headers import image_header
 from enginehouse_protocol.permissions import JsonObject, ToolKind
 from enginehouse_protocol.workspace import FileContent, Workspace
 
@@ -52,8 +53,10 @@ class ReadFilePlan(Looks, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def paths(self) -> tuple[str, ...]:
         return (self.path,)
 
-    async def run(self, workspace: Workspace, _voice: Voice) -> Outcome:
+    async def run(self, workspace: Workspace, voice: Voice) -> Outcome:
         content = await workspace.read(self.path, max_bytes=MAX_FILE_BYTES)
+        if voice.shows_images and (image := _image(content, self.path)) is not None:
+            return Outcome(text="", images=(image,))
         file = await _text(content, self.path)
         seen_in(workspace).read(content.path, content.sha256)
         return Outcome(text=await beside_the_loop(self._shown, file, len(file.text)))
@@ -91,7 +94,8 @@ class ReadFile:
     kind: ClassVar[ToolKind] = "read"
     asked: ClassVar[bool] = True
     description: ClassVar[str] = (
-        f"Read a text file: at most {MAX_LINES} lines or {MAX_OUTPUT_CHARS} characters; says how to go on."
+        f"Read a text file: at most {MAX_LINES} lines or {MAX_OUTPUT_CHARS} characters; says how to go on. "
+        "Shows you an image (PNG, JPEG, GIF, WebP), if you can see images."
     )
     schema: ClassVar[JsonObject] = {
         "type": "object",
@@ -142,6 +146,17 @@ class ListDir:
 
     def plan(self, given: JsonObject) -> ListDirPlan:
         return understood(given, ListDirPlan)
+
+
+def _image(content: FileContent, path: str) -> Image | None:
+    """Raises `ToolRefused` for one that is too large."""
+    header = image_header(content.data)
+    if header is None:
+        return None
+    if len(content.data) > MAX_IMAGE_BYTES:
+        size = f"{len(content.data)} bytes, and at most {MAX_IMAGE_BYTES} can be shown"
+        raise ToolRefused(f"{path!r} is a picture ({image_kind(content.data)}, {size}); make a smaller copy of it")
+    return Image(media_type=header.media_type, data=content.data, name=content.path.rpartition("/")[2])
 
 
 async def _text(content: FileContent, path: str) -> TextFile:

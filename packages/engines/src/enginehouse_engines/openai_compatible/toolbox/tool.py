@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 import anyio.to_thread
 import msgspec
 
-from enginehouse_protocol.content import FileChange
+from enginehouse_protocol.content import FileChange, Image
 from enginehouse_protocol.errors import EnginehouseError
 from enginehouse_protocol.events import PlanEntry, QuestionOption
 from enginehouse_protocol.permissions import JsonObject, ToolKind
@@ -32,6 +32,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     status: Literal["ok", "error", "interrupted"] = "ok"
     changes: tuple[FileChange, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 class BadInput(Exception):
@@ -43,7 +44,12 @@ class ToolRefused(Exception):
 
 
 class Voice(Protocol):
-    """How one use speaks to people while it runs."""
+    """How one use speaks to people while it runs, and what its model can be given."""
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether the model takes images."""
+        ...
 
     async def print(self, text: str, /) -> None:
         """A piece of what it prints, as it comes."""

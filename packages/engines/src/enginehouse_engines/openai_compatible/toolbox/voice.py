@@ -16,6 +16,7 @@ class PortVoice:
 
     port: SessionPort
     call_id: CallId
+    shows_images: bool = False
 
     async def print(self, text: str, /) -> None:
         await self.port.emit(ToolOutput(call_id=self.call_id, text=text))
