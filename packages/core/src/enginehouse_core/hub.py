@@ -169,8 +169,8 @@ class Hub:
         async with self._sessions.use(session_id, begin) as session:
             if (session.record.fold.engine, session.record.fold.directory) != (params.engine, directory):
                 raise UsageError(f"there is another session {session_id} already; leave the id out, or make a new one")
-            if not session.record.fold.closed:  # asked for again, perhaps of a hub that does not know the launch
-                await session.take(self._supplied(session, params.host, params.launch))
+            # Asked for again, it is perhaps another hub, which does not know what the session works with.
+            await session.take(self._supplied(session, params.host, params.launch))
             return self._info(session)
 
     async def _create(self, session_id: SessionId, params: CreateSession, directory: str) -> Session:

@@ -173,10 +173,12 @@ class Session:
                 seq = await self.queue.add(
                     message_id, content, busy=lambda: self._turn is not None, ending=lambda: self._ending
                 )
-        finally:  # what is queued runs, also when whoever sent it is gone
+            await self.record.log.synced(seq)
+        except BaseException:  # what is queued runs, also when whoever sent it is gone
             if message_id in self.record.ahead.queue:
                 self.tasks.start_soon(self._go_on_after, self.record.ahead.recent[message_id])
-        await self.record.log.synced(seq)
+            raise
+        self._go_on()
         return Receipt(message_id=message_id, seq=seq)
 
     async def _go_on_after(self, seq: int) -> None:
@@ -188,8 +190,7 @@ class Session:
 
     async def _sent_before(self, message_id: MessageId, supplied: Supplied | None) -> Receipt:
         """Whoever sends again did not hear of a crash: what it cut off goes on, as it would have."""
-        if not self.record.fold.closed:
-            await self.take(supplied)
+        await self.take(supplied)
         seq = self.record.ahead.recent[message_id]
         await self.record.log.synced(seq)
         if self.queue.cut_off and message_id in self.record.ahead.queue:
@@ -203,7 +204,7 @@ class Session:
 
     async def take(self, supplied: Supplied | None) -> None:
         """Work with this from the next turn on."""
-        if supplied is None or supplied.access == self.seat.access:
+        if supplied is None or supplied.access == self.seat.access or self.record.fold.closed:
             return
         self.seat.access = supplied.access
         self.seat.stale = True
