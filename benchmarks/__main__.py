@@ -5,7 +5,17 @@ Rule: only ratios of numbers from the same run mean anything. Nothing here is a 
 
 import sys
 
-from benchmarks import durable_ack, fan_out, growth, load_and_fold, local_socket, start_up
+from benchmarks import (
+    durable_ack,
+    fan_out,
+    first_request,
+    growth,
+    hub_memory,
+    load_and_fold,
+    local_socket,
+    shared_session,
+    start_up,
+)
 from benchmarks.row import Row, show
 
 BENCHMARKS = {
@@ -15,6 +25,9 @@ BENCHMARKS = {
     "growth": growth.measure,
     "local_socket": local_socket.measure,
     "fan_out": fan_out.measure,
+    "shared_session": shared_session.measure,
+    "hub_memory": hub_memory.measure,
+    "first_request": first_request.measure,
 }
 
 

@@ -74,7 +74,7 @@ export interface Deny {
 export interface EditQueued {
   session_id: string;
   message_id: string;
-  content: (Text | SpilledText)[];
+  content: (Text | SpilledText | Image)[];
 }
 
 /** A durable fact. One line of a transcript is exactly this, and the same bytes travel to views. */
@@ -182,6 +182,28 @@ export interface HubInfo {
   pid: number;
 }
 
+/**
+ * A picture. A record has it by reference: `sha256` names the session's blob that holds its bytes. It is handed in, by
+ * a host in a message or by an engine in a tool result, as `data`, in JSON base64. Core checks it, stores the blob and
+ * records the reference; `data` is never recorded. A picture the session has already may also be handed in by its
+ * `sha256`, as it stands in the record.
+ */
+export interface Image {
+  type: "image";
+  /** What its first bytes say it is; core refuses one that is not. */
+  media_type: "image/gif" | "image/jpeg" | "image/png" | "image/webp";
+  /** Of its bytes; also the blob's name. Empty on the way in. */
+  sha256?: string;
+  size_bytes?: number;
+  width?: number | null;
+  /** Pixels, when the header says so. */
+  height?: number | null;
+  /** For people and models: the file it came from, without its folder. */
+  name?: string;
+  /** Only on the way in. */
+  data?: string | null;
+}
+
 export interface Initialize {
   protocol_version: number;
   host: HostInfo;
@@ -260,7 +282,7 @@ export interface MessageDelta {
 export interface MessageQueued {
   type: "message.queued";
   message_id: string;
-  content: (Text | SpilledText)[];
+  content: (Text | SpilledText | Image)[];
   source?:
     | "compaction"
     | "guard"
@@ -289,7 +311,7 @@ export interface MessageReset {
 export interface MessageUser {
   type: "message.user";
   message_id: string;
-  content: (Text | SpilledText)[];
+  content: (Text | SpilledText | Image)[];
   source?:
     | "compaction"
     | "guard"
@@ -475,7 +497,7 @@ export interface QueueState {
 
 export interface QueuedMessage {
   message_id: string;
-  content: (Text | SpilledText)[];
+  content: (Text | SpilledText | Image)[];
 }
 
 /** `text` may be shown. `opaque` is a provider's own blob: it goes back untouched and is never shown. */
@@ -522,7 +544,7 @@ export interface RunningTool {
 
 export interface SendMessage {
   session_id: string;
-  content: (Text | SpilledText)[];
+  content: (Text | SpilledText | Image)[];
   /** Needed by the first send after a hub start. */
   launch?: Launch | null;
   /** Absolute. Where the project is now, when the person confirmed that it moved. */
@@ -684,7 +706,7 @@ export interface ToolResult {
   parent_call_id?: string | null;
   call_id: string;
   status: "denied" | "error" | "interrupted" | "ok" | "unknown";
-  content?: (Text | SpilledText)[];
+  content?: (Text | SpilledText | Image)[];
   changes?: FileChange[];
   duration_ms?: number | null;
 }

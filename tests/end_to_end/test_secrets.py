@@ -36,7 +36,7 @@ READS_THE_SECRET = {
     "as base64": "base64 key.txt; printf x | cat - key.txt | base64 -w0; printf xy | cat - key.txt | base64 -w 20",
     "as hexadecimal": "od -An -v -tx1 key.txt | tr -d ' \\n'; xxd -p key.txt; xxd -u -p key.txt",
     "across a chunk": f"head -c {256 * 1024 - HALF} /dev/zero | tr '\\0' x; cat key.txt",
-    "where output is cut": "read -r key < key.txt; for n in {1..4000}; do printf %s \"$key\"; done",
+    "where output is cut": 'read -r key < key.txt; for n in {1..4000}; do printf %s "$key"; done',
     "on stderr, and fails": "cat key.txt >&2; exit 9",
     "and is too slow": "cat key.txt; sleep 60.5",
 }

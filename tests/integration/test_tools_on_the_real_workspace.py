@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 class Silence:
     """Hears what a tool says and answers nothing."""
 
+    shows_images = False
+
     def __init__(self) -> None:
         self.printed_characters = 0
 

@@ -68,11 +68,12 @@ def test_a_command_finds_its_room(words: list[str]) -> None:
 def test_the_options_of_run() -> None:
     _, parsed = parse(
         "run -C d --engine e --provider p -m m --effort x --mode accept-edits --session s_1 --json "
-        "--max-steps 3 prompt".split()
+        "--max-steps 3 --image a.png --image b.png prompt".split()
     )
     assert vars(parsed) | {"command": ""} == {
         "command": "",
         "prompt": "prompt",
+        "images": ["a.png", "b.png"],
         "directory": "d",
         "engine": "e",
         "provider": "p",

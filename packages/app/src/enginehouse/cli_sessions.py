@@ -76,7 +76,8 @@ def _add_taking_part(sessions: Subparsers) -> None:
         "enginehouse sessions send s_01k2 'and add a test for it'",
         more=(
             "Prints the id of the message, and whether it has begun or is queued. A permission request of its turn\n"
-            "waits for whoever answers it: `enginehouse inbox`. With --wait it is as `enginehouse run --session ID`."
+            "waits for whoever answers it: `enginehouse inbox`. With --wait it is as `enginehouse run --session ID`.\n"
+            "The message comes before the options: send s_01k2 'make it look like this' --image mockup.png"
         ),
     )
     send.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to say; piped text follows it")

@@ -32,6 +32,11 @@ class EngineAnswer:
     name: EngineName
     description: EngineDescription | None
     problem: str | None
+    configured: bool = False
+    """Whether the person set anything up for it, so that it is not expected to have a problem."""
+
+
+_LATE = f"no answer within {DEADLINE_S:g} s"
 
 
 async def ask_all(folders: Folders, environment: Mapping[str, str], answers: dict[EngineName, EngineAnswer]) -> None:
@@ -39,14 +44,17 @@ async def ask_all(folders: Folders, environment: Mapping[str, str], answers: dic
 
     async def ask(name: EngineName) -> None:
         with anyio.move_on_after(DEADLINE_S):
-            answers[name] = await _ask(name, folders, environment)
+            await _ask(name, folders, environment, answers)
 
     async with anyio.create_task_group() as tasks:
         for name in FACTORIES:
             tasks.start_soon(ask, name)
 
 
-async def _ask(name: EngineName, folders: Folders, environment: Mapping[str, str]) -> EngineAnswer:
+async def _ask(
+    name: EngineName, folders: Folders, environment: Mapping[str, str], answers: dict[EngineName, EngineAnswer]
+) -> None:
+    configured = True  # what cannot be understood was meant for it
     home = EngineHome(
         state=folders.engine(name),
         kept=command_kept,
@@ -54,13 +62,16 @@ async def _ask(name: EngineName, folders: Folders, environment: Mapping[str, str
     )
     try:
         launch = await anyio.to_thread.run_sync(any_launch_of, name, folders, environment)
+        configured = launch.provider is not None
+        answers[name] = EngineAnswer(name, None, _LATE, configured)
         secret = Secret(launch.key, launch.secrets[launch.key]) if launch.key else None
         access = Access(provider=launch.provider, secret=secret, environment=launch.environment)
         async with FACTORIES[name](home) as engine:
             description = await engine.describe(access)
     except (EnginehouseError, ImportError, OSError) as error:
-        return EngineAnswer(name, None, str(error))
-    return EngineAnswer(name, description, description.problem)
+        answers[name] = EngineAnswer(name, None, str(error), configured)
+    else:
+        answers[name] = EngineAnswer(name, description, description.problem, configured)
 
 
 def asked_engines() -> list[EngineAnswer]:
@@ -83,5 +94,4 @@ def asked_engines() -> list[EngineAnswer]:
     over.wait(DEADLINE_S + _CLEANING_S)
     if broken:
         raise broken[0]
-    late = f"no answer within {DEADLINE_S:g} s"
-    return [answers.get(name, EngineAnswer(name, None, late)) for name in FACTORIES]
+    return [answers.get(name, EngineAnswer(name, None, _LATE)) for name in FACTORIES]

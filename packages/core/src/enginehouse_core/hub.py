@@ -302,7 +302,7 @@ class Hub:
     async def questions_answer(self, params: AnswerQuestion) -> Nothing:
         async with self._sessions.use(params.session_id) as session:
             try:
-                session.questions.answer(params.question_id, params.answers, params.host)
+                await session.questions.answer(params.question_id, params.answers, params.host)
             except RequestNotFound as error:
                 raise await self._settled_before(session, params.question_id, error) from None
         return Nothing()

@@ -8,6 +8,7 @@ import pytest
 from sessions.house import House, house
 
 from enginehouse_core.permissions.flow import REPLACED
+from enginehouse_core.transcript.file import read_transcript
 from enginehouse_protocol.content import FileChange
 from enginehouse_protocol.engine import Opening, Turn
 from enginehouse_protocol.errors import AlreadyDecided, RequestNotFound, StaleDigest
@@ -307,3 +308,21 @@ async def test_a_preview_made_after_the_use_was_recorded_is_in_the_request(tmp_p
             assert (requested.preview, requested.input) == ((later,), None)
             await home.answer(await home.pending(), Deny(reason="no"))
             await ear.hear(TurnCompleted)
+
+
+async def test_an_answer_that_was_taken_is_in_the_record(tmp_path: Path) -> None:
+    engine = ScriptedEngine(
+        [[UseTool("rm", {"command": "rm -rf x"}, kind="execute", result="gone")] for _ in range(20)]
+    )
+    async with house(tmp_path, engine) as home:
+        session_id = await home.session(mode="default")
+        async with home.watching(session_id, can_answer=True) as ear:
+            for _ in range(20):
+                await home.send(session_id, "clean up")
+                await home.answer(await home.pending(), Allow())
+                records = read_transcript(tmp_path / "profile" / "transcripts" / session_id, session_id).records
+                events = [record.event for record in records]
+                last = decided([event.body for event in events])[-1]
+                assert last.by == "person"
+                assert last.call_id == [event.body.call_id for event in events if isinstance(event.body, ToolUse)][-1]
+                await ear.hear(TurnCompleted)

@@ -325,10 +325,16 @@ async def test_an_ask_cut_off_while_its_edit_is_judged_leaves_no_request_open() 
     async with asked(a_use(), plugin) as it:
         await it.pending()
         plugin.gate = Gate()
-        await it.answer(Allow(input={"command": "make -n"}))
-        await plugin.gate.reached()
-        it.scope.cancel()
-        assert await it.decision() is None
+
+        async def answer_too_late() -> None:
+            with pytest.raises(AlreadyDecided):
+                await it.answer(Allow(input={"command": "make -n"}))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer_too_late)
+            await plugin.gate.reached()
+            it.scope.cancel()
+            assert await it.decision() is None
         (decided,) = it.desk.all(PermissionDecided)
         assert decided.decision == Expired(reason=WITHDRAWN)
 
@@ -511,7 +517,7 @@ async def test_an_approved_plan_is_not_lost_to_a_slow_disk_and_the_mode_is_recor
             tasks.start_soon(it.run)
             await it.offered()
             it.desk.disk_takes_s = 1.3
-            it.questions.answer(PLAN.question_id, ("yes",), "host")
+            await it.questions.answer(PLAN.question_id, ("yes",), "host")
     assert it.answers == ("yes",)
     assert [type(body) for body in it.recorded] == [QuestionAsked, QuestionAnswered, SessionChanged]
 
@@ -522,7 +528,7 @@ async def test_a_question_cut_off_while_its_answer_is_recorded_is_answered_once_
         tasks.start_soon(it.run)
         await it.offered()
         it.desk.holds = QuestionAnswered
-        it.questions.answer(PLAN.question_id, ("yes",), "host")
+        tasks.start_soon(it.questions.answer, PLAN.question_id, ("yes",), "host")
         await it.desk.held.reached()
         it.scope.cancel()
         it.desk.held.open()

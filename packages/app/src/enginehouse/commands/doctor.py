@@ -23,6 +23,7 @@ from enginehouse.hub_place import STOP, hub_place
 from enginehouse.output import clock, flush, put
 from enginehouse_core.keeper import hands_orphans_over
 from enginehouse_core.profile.check import check_profile
+from enginehouse_core.profile.defaults import defaults
 from enginehouse_core.profile.folders import Folders
 from enginehouse_core.profile.lock import holder_of
 from enginehouse_hosts.terminal.address import without_login
@@ -71,7 +72,7 @@ def _findings() -> Iterator[Finding]:
     yield _keeper()
     yield _sandbox()
     yield from _model_address()
-    yield from _engines()
+    yield from _engines(folders)
 
 
 def _python() -> Finding:
@@ -171,8 +172,10 @@ def _problem_of_reaching(host: str, port: int, *, encrypted: bool) -> str | None
     return found[0] if found else f"no answer within {_DEADLINE_S:g} s"
 
 
-def _engines() -> Iterator[Finding]:
+def _engines(folders: Folders) -> Iterator[Finding]:
+    """One that nobody set up is no fault of this machine."""
     found = asked_engines()
+    wanted = _usual_engine(folders)
     usable = any(each.problem is None for each in found)
     for each in found:
         if each.problem is None and each.description is not None:
@@ -180,7 +183,13 @@ def _engines() -> Iterator[Finding]:
             offers = f", {models} model{'s' if models > 1 else ''}" if models else ""
             yield Finding("good", f"engine {each.name}", each.description.title + offers)
         else:
-            configured = bool(os.environ.get(KEY) or os.environ.get(BASE_URL))
-            yield Finding(
-                "bad" if configured or not usable else "note", f"engine {each.name}", each.problem or "no answer"
-            )
+            kind = "bad" if each.configured or each.name == wanted or not usable else "note"
+            yield Finding(kind, f"engine {each.name}", each.problem or "no answer")
+
+
+def _usual_engine(folders: Folders) -> str | None:
+    """The one the person chose for new sessions."""
+    try:
+        return defaults(folders, os.environ).engine
+    except EnginehouseError:
+        return None  # what is wrong with the profile is a finding of its own

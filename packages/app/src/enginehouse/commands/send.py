@@ -12,6 +12,7 @@ from enginehouse.connecting import connected
 from enginehouse.images_given import images_given
 from enginehouse.named_session import NamedSession, named_session
 from enginehouse.output import put, remark
+from enginehouse_hosts.terminal.asking import HOST
 from enginehouse_hosts.terminal.conversation import Continued, Conversation, Message
 from enginehouse_hosts.terminal.exit_codes import BROKEN_PIPE, COMPLETED
 from enginehouse_hosts.terminal.printer import Printer
@@ -29,6 +30,7 @@ def send(arguments: argparse.Namespace) -> int:
     if arguments.wait:
         return anyio.run(_hold, here, message)
     sending = SendMessage(
+        host=HOST,
         session_id=here.info.id,
         content=message.content,
         launch=message.launch,

@@ -22,7 +22,13 @@ from enginehouse_core.permissions.judging import Judged, JudgingDesk, judge_case
 from enginehouse_core.permissions.policy import Judgement
 from enginehouse_protocol.codec import refuse_nonfinite, well_formed
 from enginehouse_protocol.content import FileChange
-from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound, StaleDigest
+from enginehouse_protocol.errors import (
+    AlreadyDecided,
+    EnginehouseError,
+    RequestNotFound,
+    StaleDigest,
+    TranscriptUnavailable,
+)
 from enginehouse_protocol.events import Notice, PermissionDecided, PermissionRequested, ToolUse
 from enginehouse_protocol.ids import CallId, RequestId, SessionId, TurnId, new_request_id
 from enginehouse_protocol.permissions import (
@@ -89,7 +95,14 @@ class _Pending:
     settled: _Settled | None = None
     closed: bool = False
     """Whether its decision is in the record."""
+    kept: bool = False
+    """Whether that is on disk."""
+    over: anyio.Event = field(default_factory=anyio.Event)
+    """Set when nothing more is done about this request."""
     woken: anyio.Event = field(default_factory=anyio.Event)
+
+    def expired(self) -> bool:
+        return self.settled is not None and isinstance(self.settled.decision, Expired)
 
     def settle(self, outcome: _Settled) -> bool:
         """False: it was settled already."""
@@ -203,6 +216,8 @@ class PermissionFlow:
         except BaseException:
             await self._withdraw(waiting)
             raise
+        finally:
+            waiting.over.set()
         return await self._ask_person(settled_case, settled_judged, again=True)
 
     def _waiting(self, case: Case, judged: Judged) -> _Pending:
@@ -332,6 +347,8 @@ class PermissionFlow:
             waiting.closed = True
         if risk != "safe" or waiting is not None:
             await self._desk.synced(seq)
+            if waiting is not None:
+                waiting.kept = True
             if isinstance(decision, Allow) and case.turn.ended:
                 # The turn ended while the disk was slow: the last decision counts, and it must not run.
                 late = _Settled(Expired(reason=case.turn.ended), "expiry")
@@ -352,10 +369,11 @@ class PermissionFlow:
     # --- answers --------------------------------------------------------------------------------------------------
 
     async def answer(self, answer: Answer, host: str) -> None:
-        """A person's answer. The first one wins.
+        """A person's answer. The first one wins. Returns once it is on disk: what somebody heard of is kept.
 
         Raises:
             RequestNotFound, AlreadyDecided, StaleDigest
+            TranscriptUnavailable: it cannot be recorded, so it does not count.
             MalformedData: an edited input with a number JSON cannot carry.
         """
         waiting = self._pending.get(answer.request_id)
@@ -379,8 +397,12 @@ class PermissionFlow:
                 await self._always(waiting.shown.always_rule, waiting.case.turn_id)
         finally:  # whatever became of the rule or of the host, the person has answered
             counts = waiting.settle(_Settled(decision, "person", None, host))
-        if not counts:
+        if counts:
+            await waiting.over.wait()
+        if not counts or waiting.expired():
             raise AlreadyDecided("this request was settled before the answer could count: its time or its turn ended")
+        if not waiting.kept:
+            raise TranscriptUnavailable("the answer could not be recorded, so it does not count")
 
     async def _always(self, rule: str, turn_id: TurnId | None) -> None:
         try:

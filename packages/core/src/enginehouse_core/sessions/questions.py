@@ -10,7 +10,7 @@ from typing import Protocol
 
 import anyio
 
-from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound
+from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound, TranscriptUnavailable
 from enginehouse_protocol.events import AnyBody, QuestionAnswered, QuestionAsked
 from enginehouse_protocol.ids import QuestionId, TurnId
 
@@ -47,6 +47,10 @@ class _Waiting:
     settled: anyio.Event = field(default_factory=anyio.Event)
     closed: bool = False
     """Whether its answer is in the record."""
+    kept: bool = False
+    """Whether that is on disk."""
+    over: anyio.Event = field(default_factory=anyio.Event)
+    """Set when nothing more is done about this question."""
 
     @property
     def approves_plan(self) -> bool:
@@ -85,6 +89,7 @@ class Questions:
                 await self._close(waiting)
             raise
         finally:
+            waiting.over.set()
             self._waiting.pop(question.question_id, None)
             self._open -= 1
             if not self._open:
@@ -116,14 +121,16 @@ class Questions:
             waiting.closed = True
             self._asker.pending_changed()
             await self._asker.synced(seq)
+            waiting.kept = True
         if waiting.approves_plan:
             await self._asker.leave_plan_mode()
 
-    def answer(self, question_id: QuestionId, answers: tuple[str, ...] | None, host: str) -> None:
-        """The first answer wins.
+    async def answer(self, question_id: QuestionId, answers: tuple[str, ...] | None, host: str) -> None:
+        """The first answer wins. Returns once it is on disk: what somebody heard of is kept.
 
         Raises:
             RequestNotFound, AlreadyDecided
+            TranscriptUnavailable: it cannot be recorded, so it does not count.
         """
         waiting = self._waiting.get(question_id)
         if waiting is None or not waiting.offered:
@@ -133,6 +140,9 @@ class Questions:
             raise AlreadyDecided(f"this question {by}")
         waiting.answers, waiting.host = answers, host
         waiting.settled.set()
+        await waiting.over.wait()
+        if not waiting.kept:
+            raise TranscriptUnavailable("the answer could not be recorded, so it does not count")
 
     def expire_all(self, turn_id: TurnId | None = None) -> None:
         """The turn ends: nobody can answer any more, and what this turn still asks is not offered."""

@@ -7,10 +7,11 @@ is does not count.
 import itertools
 import os
 
+import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from enginehouse_hosts.gateway.pump import Pump
+from enginehouse_hosts.gateway.pump import Crowd, Pump
 from enginehouse_protocol.errors import ConnectionLost, UsageError
 from enginehouse_protocol.hub import Attach, HubApi, Nothing
 from enginehouse_protocol.methods import (
@@ -40,10 +41,11 @@ _SIGNED = frozenset(
 class HostConnection:
     """The `Connection` of the method table. `handler` may be used once `open` was called."""
 
-    def __init__(self, hub: HubApi, version: str, gather_s: float) -> None:
+    def __init__(self, hub: HubApi, version: str, crowd: Crowd) -> None:
         self._hub = hub
         self._version = version
-        self._gather_s = gather_s
+        self._crowd = crowd
+        self._turn = anyio.Lock(fast_acquire=True)
         self._said: Initialize | None = None
         self._closed: str | None = None
         self._pumps: dict[ViewId, Pump] = {}
@@ -89,7 +91,7 @@ class HostConnection:
         if params.can_answer and not self._said.can_answer:
             params = msgspec.structs.replace(params, can_answer=False)
         view_id = ViewId(f"v{next(self._numbers)}")
-        pump = Pump(self._peer, view_id, self._gather_s, over=lambda: self._pumps.pop(view_id, None))
+        pump = Pump(self._peer, view_id, self._crowd, self._turn, over=lambda: self._pumps.pop(view_id, None))
         self._pumps[view_id] = pump
         try:
             await self._tasks.start(pump.run, self._hub, params)

@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from enginehouse_hosts.gateway.connection import HostConnection
-from enginehouse_hosts.gateway.pump import GATHER_S
+from enginehouse_hosts.gateway.pump import GATHER_S, Crowd
 from enginehouse_protocol.errors import ConnectionLost
 from enginehouse_protocol.hub import HubApi
 from enginehouse_protocol.methods import HubEnding
@@ -30,7 +30,7 @@ class Gateway:
         """`version` is what hosts are told; `gather_s` is for tests."""
         self._hub = hub
         self._version = version
-        self._gather_s = gather_s
+        self._crowd = Crowd(gather_s)
 
     async def serve(self, stream: ByteStream) -> None:
         """Until the connection ends. Cancelled: the host is told that the hub ends. The stream is closed either way.
@@ -57,7 +57,7 @@ class Gateway:
                 over.set()
 
     async def _connected(self, stream: ByteStream, told_to_end: anyio.Event) -> None:
-        connection = HostConnection(self._hub, self._version, self._gather_s)
+        connection = HostConnection(self._hub, self._version, self._crowd)
         async with Peer(stream, connection.handler) as peer:
             async with anyio.create_task_group() as views:
 

@@ -18,23 +18,49 @@ from enginehouse_protocol.rpc import Peer, WireError, to_wire
 from enginehouse_protocol.rpc.envelope import INTERNAL_ERROR
 
 GATHER_S = 0.01
-"""The pause after a batch of passing events only.
+GATHER_MOST_S = 0.05
+"""The pause after a batch of passing events only, for a few views and for very many.
 
 A model streams hundreds of pieces a second, each visible at once: sent singly to a hundred views they would keep a
 core busy with envelopes and wake-ups. In a pause nobody sees they become one batch. After durable events there is
 none: somebody may wait for them, and catching up must not be slowed.
 """
+_FEW_VIEWS = 20
 
 _log = logging.getLogger(__name__)
+
+
+class Crowd:
+    """What all views of one gateway have in common."""
+
+    def __init__(self, gather_s: float) -> None:
+        self.views = 0
+        self._gather_s = gather_s
+        self._batch: tuple[Delivery, ...] = ()
+        self._joined = b""
+
+    @property
+    def pause_s(self) -> float:
+        return min(max(self._gather_s, GATHER_MOST_S), self._gather_s * max(1.0, self.views / _FEW_VIEWS))
+
+    def joined(self, batch: tuple[Delivery, ...]) -> bytes:
+        """The lines of a batch as JSON. Views at one place are given the same batch, and share this."""
+        if batch is not self._batch:
+            self._batch, self._joined = batch, b",".join([delivery.line for delivery in batch])
+        return self._joined
 
 
 class Pump:
     """`run` is its task; `begin` once the host knows the view's id; `stop` on the host's wish."""
 
-    def __init__(self, peer: Peer, view_id: ViewId, gather_s: float, *, over: Callable[[], object]) -> None:
+    def __init__(
+        self, peer: Peer, view_id: ViewId, crowd: Crowd, turn: anyio.Lock, *, over: Callable[[], object]
+    ) -> None:
+        """`turn` is held by the one view of the connection whose batch waits for room: no other makes one meanwhile."""
         self._peer = peer
         self._view_id = view_id
-        self._gather_s = gather_s
+        self._crowd = crowd
+        self._turn = turn
         self._tell_over = over
         self._begun = anyio.Event()
         self._over = anyio.Event()
@@ -57,11 +83,13 @@ class Pump:
         self, hub: HubApi, params: Attach, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Started once the hub has admitted the view; what it raises instead is raised where this was started."""
+        self._crowd.views += 1
         try:
             error = await self._show(hub, params, task_status)
             if not self._stopping:
                 await self._say_ended(error)
         finally:
+            self._crowd.views -= 1
             self._tell_over()
             self._over.set()
 
@@ -92,20 +120,24 @@ class Pump:
         pause_s = 0.0
         try:
             while batch := await self._next(batches, pause_s):
-                lines = b",".join([delivery.line for delivery in batch])
-                params = b'{"view_id":"%s","lines":[%s]}' % (self._view_id.encode(), lines)
                 try:
-                    await self._peer.notify("view.events", params)
+                    await self._send(batch)
                 except ConnectionLost:
                     return None  # the connection ends, and this task with it
                 passing = all(isinstance(delivery.event, Passing) for delivery in batch)
-                pause_s = self._gather_s if passing else 0.0
+                pause_s = self._crowd.pause_s if passing else 0.0
         except Exception as problem:  # noqa: BLE001 – a view's end
             return self._explained(problem)
         finally:
             if isinstance(batches, AsyncGenerator):
                 await batches.aclose()
         return None
+
+    async def _send(self, batch: tuple[Delivery, ...]) -> None:
+        """Raises: ConnectionLost."""
+        async with self._turn:
+            params = b'{"view_id":"%s","lines":[%s]}' % (self._view_id.encode(), self._crowd.joined(batch))
+            await self._peer.notify("view.events", params)
 
     async def _next(self, batches: AsyncIterator[tuple[Delivery, ...]], pause_s: float) -> tuple[Delivery, ...] | None:
         """None: there are none, or it is to stop."""

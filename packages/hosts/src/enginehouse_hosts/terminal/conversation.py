@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import anyio
+import msgspec
 from anyio.abc import TaskStatus
 
-from enginehouse_hosts.terminal.asking import Asker
+from enginehouse_hosts.terminal.asking import HOST, Asker
 from enginehouse_hosts.terminal.exit_codes import INTERRUPTED, LEFT, UNANSWERED
 from enginehouse_hosts.terminal.hang_up import HangUp
 from enginehouse_hosts.terminal.headline import YOLO, headline
@@ -124,7 +125,8 @@ class Conversation:
         closed window says the same thing in up to three ways.
         """
         if isinstance(start, CreateSession):
-            info, after, directory = await self._hub.sessions_create(start), 0, None
+            info = await self._hub.sessions_create(msgspec.structs.replace(start, host=HOST))
+            after, directory = 0, None
             settings = start.settings.updated(info.settings)
         else:
             info, after, directory = start.session, start.session.last_seq, start.directory
@@ -137,6 +139,7 @@ class Conversation:
         if isinstance(start, Continued) and start.remark:
             await self._streams.say(self._styles("doubtful", exact(start.remark)))
         sending = SendMessage(
+            host=HOST,
             session_id=info.id,
             content=message.content,
             launch=message.launch,
