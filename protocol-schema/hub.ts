@@ -185,8 +185,8 @@ export interface HubInfo {
 /**
  * A picture. A record has it by reference: `sha256` names the session's blob that holds its bytes. It is handed in, by
  * a host in a message or by an engine in a tool result, as `data`, in JSON base64. Core checks it, stores the blob and
- * records the reference; `data` is never recorded. A picture the session has already may also be handed in by its
- * `sha256`, as it stands in the record.
+ * records the reference; `data` is never recorded. One the session has already may also be handed in by its `sha256`,
+ * as it stands in the record.
  */
 export interface Image {
   type: "image";

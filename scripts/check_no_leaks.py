@@ -26,6 +26,7 @@ SAMPLES = frozenset(
         "packages/hosts/tests/terminal/test_conversation.py",
         "profile-schema/fixtures/invalid/provider/key_by_its_looks.toml",
         "profile-schema/fixtures/invalid/provider/password_in_the_address.toml",
+        "tests/end_to_end/test_hub_process.py",
         "tests/end_to_end/test_secrets.py",
     )
 )

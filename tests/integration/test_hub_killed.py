@@ -40,7 +40,7 @@ from integration.host_words import Answered, Create, Created, Done, Drive, Look,
 from integration.hub_clients import PATIENCE_S, HostProcess
 from model_server import server_in_thread, steps
 
-KILLS = int(os.environ.get("ENGINEHOUSE_TEST_KILLS", "200"))
+KILLS = int(os.environ.get("ENGINEHOUSE_TEST_KILLS", "50"))
 STEPS = 40
 WORKERS = 2
 KILLS_A_HOST = 4

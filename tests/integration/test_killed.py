@@ -24,7 +24,7 @@ from enginehouse_core.sessions.archive import Archive
 from enginehouse_protocol.ids import SessionId
 from model_server import server_in_thread, steps
 
-KILLS = int(os.environ.get("ENGINEHOUSE_TEST_KILLS", "200"))
+KILLS = int(os.environ.get("ENGINEHOUSE_TEST_KILLS", "50"))
 STEPS = 20
 PATIENCE_S = 60
 WORKERS = 2
