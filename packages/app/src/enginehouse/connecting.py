@@ -27,8 +27,6 @@ TERMINAL = HostInfo(id="terminal", name="terminal", version=__version__)
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _PASSED = ("HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 _XDG = ("DATA", "CACHE", "STATE", "CONFIG")
-_SPARING = {"MALLOC_ARENA_MAX": "2"}
-"""glibc would give each of the hub's threads a heap of its own, and return none of them."""
 _SAID = "enginehouse: "
 
 
@@ -66,7 +64,7 @@ def hub_environment(folders: Folders, environment: Mapping[str, str]) -> dict[st
         for name in passed
         if name in environment and not looks_like_credential(name, environment[name])
     }
-    return {**kept, **_SPARING, "PATH": _PATH, VARIABLE: str(folders.profile)}
+    return {**kept, "PATH": _PATH, VARIABLE: str(folders.profile)}
 
 
 def _launch(folders: Folders, environment: Mapping[str, str]) -> Launch:
