@@ -40,7 +40,6 @@ GIVEN = {
     "LANG",
     "PATH",
     "ENGINEHOUSE_PROFILE",
-    "MALLOC_ARENA_MAX",  # of our own: a hub has many threads and lives long
     *(f"XDG_{n}_HOME" for n in ("DATA", "CACHE", "STATE", "CONFIG")),
 }
 HELLO = ("run", "hello")

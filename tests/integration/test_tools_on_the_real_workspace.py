@@ -325,6 +325,7 @@ async def test_a_pattern_that_never_ends_is_ended(plain: Place) -> None:
             await plain.use("grep", pattern=r"^(a+)+$", path="b.txt")
 
 
+@pytest.mark.timeout(300)  # making them is the disk's work, and is not judged
 async def test_a_tree_of_a_hundred_thousand_files_is_answered_in_bounds(plain: Place) -> None:
     def grow() -> None:
         for folder in range(100):

@@ -46,11 +46,15 @@ class Distant(Protocol):
 
 @contextmanager
 def server_in_thread(
-    script: Script, *, models: Collection[str] = ("scripted",), api_key: str | None = None
+    script: Script,
+    *,
+    models: Collection[str] = ("scripted",),
+    api_key: str | None = None,
+    kind: type[ModelServer] = ModelServer,
 ) -> Iterator[Distant]:
     """Serve from a thread with an event loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
-        server = ModelServer(script, models=models, api_key=api_key, controlled=True)
+        server = kind(script, models=models, api_key=api_key, controlled=True)
         with portal.wrap_async_context_manager(server):
             yield _Controlled(server.base_url)
 

@@ -140,3 +140,21 @@ def test_the_password_in_an_address_is_a_secret_of_its_own() -> None:
     found = secrets_in(environment)
     assert {"pg-pass%2Bword", "pg-pass+word"} <= set(found.values())
     assert "example.org" not in " ".join(found.values())
+
+
+def test_each_engine_has_the_variables_its_own_programs_use_and_no_other_s(folders: Folders) -> None:
+    environment = {
+        "OPENAI_API_KEY": "sk-openai-0123456789",
+        "OPENAI_BASE_URL": "https://models.example.com/v1",
+        "ANTHROPIC_API_KEY": "sk-ant-0123456789abc",
+        "ANTHROPIC_BASE_URL": "https://claude.example.com",
+    }
+    claude = launch_of(EngineName("claude"), folders, environment)
+    assert (claude.key, claude.provider and claude.provider.base_url) == (
+        "ANTHROPIC_API_KEY",
+        "https://claude.example.com",
+    )
+    own = launch_of(EngineName("openai_compatible"), folders, environment)
+    assert (own.key, own.provider and own.provider.base_url) == ("OPENAI_API_KEY", "https://models.example.com/v1")
+    neither = launch_of(EngineName("rehearsal"), folders, environment)
+    assert (neither.key, neither.provider) == (None, None)

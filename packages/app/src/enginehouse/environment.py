@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 DEFAULT_ENGINE = EngineName("openai_compatible")
 ENVIRONMENT_PROVIDER = "environment"
 KEY, BASE_URL = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+_VARIABLES = {
+    DEFAULT_ENGINE: (KEY, BASE_URL),
+    EngineName("claude"): ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+}
+"""Where an engine's own programs look for their key and their address, so people have set them already."""
 PROVIDER = "ENGINEHOUSE_PROVIDER"
 NO_MODEL = (
     f"there is no model to talk to: add a provider with `enginehouse providers add`, or set {KEY}, or {BASE_URL} to an "
@@ -187,17 +192,18 @@ def _provider_of(
         if file.engine != engine:
             raise UsageError(f"provider {named!r} is for the engine {file.engine}, not for {engine}")
         return file.as_provider(named), _key_of(named, file, folders, environment)
-    own = (KEY, environment.get(KEY, ""))
+    key, address = _VARIABLES.get(engine, ("", ""))
+    own = (key, environment.get(key, ""))
     files = _provider_files(engine, folders)
-    if engine == DEFAULT_ENGINE and (base_url := environment.get(BASE_URL)):
+    if base_url := environment.get(address):
         same = {name: file for name, file in files.items() if _is_same(file.base_url, base_url)}
-        _, file = _the_one(same, f"{engine} at the address in {BASE_URL}")
+        _, file = _the_one(same, f"{engine} at the address in {address}")
         options = dict(file.options) if file else {}
         return Provider(name=ENVIRONMENT_PROVIDER, base_url=base_url, options=options), own if own[1] else None
     name, file = _the_one(files, engine)
     if file is not None:
         return file.as_provider(name), _key_of(name, file, folders, environment)
-    if engine == DEFAULT_ENGINE and own[1]:
+    if own[1]:
         return Provider(name=ENVIRONMENT_PROVIDER), own
     return None, None
 

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.anyio
 Victims = Callable[[], list[psutil.Process]]
 
 
-@pytest.fixture(params=["cli in a namespace", "front of a namespace", "cli under a keeper", "keeper"])
+@pytest.fixture(params=["cli in a namespace", "front of a namespace"])
 def victims(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Victims:
-    """Who is killed, in both ways of containing it."""
+    """Who is killed, and in which of both ways it is contained."""
     who = {"cli": clis, "front": fronts, "keeper": fronts}[request.param.split()[0]]
     if "keeper" in request.param:
         monkeypatch.setattr(process, "namespace", lambda: "")  # as where the kernel refuses them
@@ -88,6 +88,9 @@ async def test_kill_9_while_the_model_speaks_takes_the_shown_text_back(live: Ope
     assert shown - kept == {reset.message_id for reset in it.port.all(MessageReset)} != set()
 
 
+@pytest.mark.parametrize(
+    "victims", ["cli in a namespace", "front of a namespace", "cli under a keeper", "keeper"], indirect=True
+)
 async def test_kill_9_while_a_tool_runs_leaves_its_use_unknown_and_nothing_running(
     live: Opener, victims: Victims
 ) -> None:

@@ -132,6 +132,24 @@ async def test_work_that_ends_while_nobody_speaks_asks_for_a_turn_and_is_told_in
         assert (await it.port.run(it.session, origin=origin)).stop == "end", "nothing is left to say"
 
 
+async def test_a_session_left_before_its_own_turn_came_says_only_what_it_owes(live: Opener) -> None:
+    def answer(request: ChatRequest) -> Answer:
+        if "task-notification" in str(request.messages[-1]):
+            return reply("it has ended", calls=[call("Bash", {"command": "touch more"})])
+        if request.steps_this_turn:
+            return reply("it runs")
+        wait = "until test -e stop; do sleep 0.05; done"
+        return reply(calls=[call("Bash", {"command": wait, "run_in_background": True})])
+
+    async with live(answer) as it:
+        await it.port.run(it.session, "go")
+        (it.workspace.directory / "stop").touch()
+        await it.port.heard_request(deadline_s=15)
+    assert it.port.texts() == ["it runs"]
+    assert it.port.open_uses == []
+    assert len(it.port.all(ToolUse)) == 1
+
+
 async def test_a_turn_of_ours_comes_first_when_the_cli_has_something_to_say(live: Opener) -> None:
     """Trap: whoever waits for idle while `run` waits for it waits for ever. It is said inside our turn."""
     asked = anyio.Event()
@@ -239,3 +257,25 @@ async def test_a_tool_that_is_not_there_is_an_error_the_model_sees_and_nobody_is
     assert it.port.asked == []
     assert [result.status for result in it.port.all(ToolResult)] in (["error"], ["denied"])
     assert "Monitor" in content_text(it.port.all(ToolResult)[0].content)
+
+
+async def test_a_first_turn_the_cli_never_saved_is_told_to_the_next_life_and_that_is_said(live: Opener) -> None:
+    """Its id was announced, but its store does not have it: the session begins again instead of being lost for ever."""
+    async with live(reply(deltas=["half ", stall()], flush_each=True)) as it:
+
+        async def unsaved() -> None:
+            await it.port.heard(MessageDelta, deadline_s=15)
+            for process in clis():
+                os.kill(process.pid, signal.SIGSTOP)
+            for file in it.configuration.rglob("*.jsonl"):
+                file.unlink()
+
+        await interrupted(it, it.port, unsaved, "remember the plum")
+        for file in it.configuration.rglob("*.jsonl"):
+            file.unlink()
+        it.server.script = reply("here")
+        assert (await it.port.run(it.session, "and now?")).stop == "end"
+        assert "remember the plum" in it.said()
+        assert (await it.port.run(it.session, "and then?")).stop == "end"
+    assert [notice.code for notice in it.port.all(Notice)] == ["claude.began_again"]
+    assert len({updated.native_id for updated in it.port.all(NativeUpdated)}) == 2

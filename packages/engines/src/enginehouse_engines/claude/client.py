@@ -65,8 +65,10 @@ async def live(
         ended = anyio.Event()
 
         async def read() -> None:
-            await stream.read()
-            ended.set()
+            try:
+                await stream.read()
+            finally:
+                ended.set()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cli.listen_to_complaints)

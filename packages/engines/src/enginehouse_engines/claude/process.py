@@ -5,6 +5,7 @@ is in no argument, no environment and no file. Where the kernel allows it the CL
 that whoever dies first takes everything along; elsewhere the keeper stands in front.
 """
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -42,7 +43,8 @@ _KEY_ROOM: Final = 4096
 class Cli:
     """The running CLI. Its stdout is read by the transport alone."""
 
-    def __init__(self, process: Process, log: logging.Logger) -> None:
+    def __init__(self, process: Process, log: logging.Logger, *, kept: bool = False) -> None:
+        """`kept`: a keeper stands in front, which must live long enough to end what is below it."""
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         self._process = process
         self._stdin = process.stdin
@@ -51,6 +53,7 @@ class Cli:
         self._complaints: deque[str] = deque(maxlen=_KEPT_LINES)
         self._complained = anyio.Event()
         self._log = log
+        self._kept = kept
 
     @property
     def pid(self) -> int:
@@ -92,12 +95,13 @@ class Cli:
         return f"claude {how}" + (f": {said[-1000:]}" if said else "")
 
     def kill(self) -> None:
-        """End it and everything below it, now."""
+        """End it and everything below it, now. Under a keeper that takes a moment."""
         if self._process.returncode is None:
-            try:
-                self._process.kill()
-            except ProcessLookupError:
-                pass
+            with contextlib.suppress(ProcessLookupError):
+                if self._kept:
+                    self._process.terminate()
+                else:
+                    self._process.kill()
 
     async def end(self, *, politely: bool) -> None:
         """Let it write its store down if it is idle, then make sure. Never longer than two seconds or so."""
@@ -108,6 +112,11 @@ class Cli:
         self.kill()
         with anyio.move_on_after(_REAP_S):
             await self._process.wait()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            with anyio.move_on_after(_REAP_S):
+                await self._process.wait()
 
 
 @asynccontextmanager
@@ -126,7 +135,7 @@ async def running(start: Start, home: EngineHome) -> AsyncGenerator[Cli]:
         raise
     try:
         process = await _started(start, home, options, folder, key_fd)
-        cli = Cli(process, home.log)
+        cli = Cli(process, home.log, kept=not namespace())
         try:
             yield cli
         finally:

@@ -19,32 +19,30 @@ _EMPTY = "(an empty message)"
 """The API refuses a message without content."""
 
 
-async def blocks_of(
-    messages: Iterable[MessageUser], history: History, log: logging.Logger, *, before: str = ""
-) -> list[JsonObject]:
-    """Content blocks of one user message. `before`: what the CLI is to know first."""
-    blocks = [_text(before)] if before else []
+async def blocks_of(messages: Iterable[MessageUser], history: History, log: logging.Logger) -> list[JsonObject]:
+    """Content blocks of one user message."""
+    blocks: list[JsonObject] = []
     for message in messages:
         for part in message.content:
             try:
                 blocks.append(await _block(part, history))
             except FileUnusable as error:
                 log.warning("part of a message is told in words only: %s", error)
-                blocks.append(_text(content_text((part,))))
-    return [block for block in blocks if block.get("text") != ""] or [_text(_EMPTY)]
+                blocks.append(text_block(content_text((part,))))
+    return [block for block in blocks if block.get("text") != ""] or [text_block(_EMPTY)]
 
 
 async def _block(part: Content, history: History) -> JsonObject:
     match part:
         case Text(text=text):
-            return _text(text)
+            return text_block(text)
         case SpilledText(sha256=sha256):
-            return _text((await history.blob(sha256)).decode(errors="replace") or plain(part))
+            return text_block((await history.blob(sha256)).decode(errors="replace") or plain(part))
         case Image(media_type=media_type):
             data = part.data if part.data is not None else await history.blob(part.sha256)
             source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
             return {"type": "image", "source": source}
 
 
-def _text(text: str) -> JsonObject:
+def text_block(text: str) -> JsonObject:
     return {"type": "text", "text": well_formed(text)}

@@ -18,7 +18,7 @@ from enginehouse_engines.claude.invocation import TOOLS_OFF, Start, settings_tha
 from enginehouse_engines.claude.options import options_of
 from enginehouse_engines.claude.outbox import Outbox
 from enginehouse_engines.claude.permissions import Permissions
-from enginehouse_engines.claude.prompts import blocks_of
+from enginehouse_engines.claude.prompts import blocks_of, text_block
 from enginehouse_engines.claude.saying import (
     Emit,
     ModeChanged,
@@ -31,9 +31,16 @@ from enginehouse_engines.claude.saying import (
 from enginehouse_engines.claude.settings import Settings
 from enginehouse_engines.claude.translator import Translator
 from enginehouse_protocol.engine import Applied, EngineHome, Fresh, Opening, Resume, Turn, TurnEnd
-from enginehouse_protocol.errors import EngineError, EngineExited, MalformedData, TranscriptUnavailable
-from enginehouse_protocol.events import EngineBody, Notice, ToolResult, ToolUse
+from enginehouse_protocol.errors import (
+    EngineError,
+    EngineExited,
+    MalformedData,
+    NativeSessionLost,
+    TranscriptUnavailable,
+)
+from enginehouse_protocol.events import EngineBody, NativeUpdated, Notice, ToolResult, ToolUse, UsageUpdated
 from enginehouse_protocol.ids import CallId, TurnId
+from enginehouse_protocol.permissions import JsonObject
 from enginehouse_protocol.settings import SessionSettings
 
 _WRITE_S: Final = 0.3
@@ -41,6 +48,10 @@ _STOP_S: Final = 1.1
 """What an interrupt may take before the process is ended; core waits 1.5 s."""
 _CLOSE_S: Final = 3.0
 _TELL_S: Final = 1.0
+_BEGAN_AGAIN: Final = (
+    "Claude ended before it had saved this conversation. It is told again what you had said; what it had answered is "
+    "lost to it."
+)
 
 
 class _Run:
@@ -81,6 +92,10 @@ class ClaudeSession:
             opening.port, self._translator, self._outbox, self._recorded, self._is_stopping, home.log
         )
         self._settings = Settings(opening.settings)
+        self._is_stored = isinstance(opening.start, Resume)
+        """Whether the CLI's own store has this session for certain: not before a first turn has ended."""
+        self._untold: dict[TurnId, list[JsonObject]] = {}
+        """Prompts of turns that the store may not have."""
         self._client: Client | None = None
         self._over = anyio.Event()
         self._run: _Run | None = None
@@ -93,6 +108,8 @@ class ClaudeSession:
         self._recorded_more = anyio.Event()
         self._silent = False
         """Nothing can be recorded: what is said of this life goes nowhere."""
+        self._unheard = False
+        """The session is left while the CLI waited for a turn that will not come: only what is owed is said."""
 
     # --- its life -------------------------------------------------------------------------------------------------
 
@@ -116,33 +133,57 @@ class ClaudeSession:
                 self._client.leave()
                 await self._over.wait()
         self._outbox.put(self._translator.closing())
+        if self._held:
+            self._unheard = True
+            self._resumed.set()
         with anyio.move_on_after(_TELL_S, shield=True):
             await self._outbox.emptied()
 
     async def _living(self) -> Client:
         """The connected CLI; a new life that resumes where the last one ended, if there is none."""
         if self._client is None:
-            start = Start(
-                access=self._opening.access,
-                settings=self._settings.current,
-                directory=self._opening.roots[0].path,
-                more_directories=tuple(root.path for root in self._opening.roots[1:]),
-                instructions=self._opening.instructions,
-                resume=self._translator.native_id,
-            )
-            self._over = over = anyio.Event()
-
-            def on_end(why: str) -> None:
-                self._client = None
-                self._outbox.put(self._translator.died(why))
-                over.set()
-
-            client: Client = await self._tasks.start(live, start, self._home, self._permissions, self._heard, on_end)
-            if over.is_set():
-                raise EngineExited("claude ended as soon as it was connected")
-            self._client = client
-            self._settings.offered(client.offers)
+            try:
+                self._client = await self._life()
+            except NativeSessionLost:
+                if self._is_stored:
+                    raise
+                self._translator.native_id = ""
+                self._client = await self._life()
+                await self._port.emit(Notice(level="warning", code="claude.began_again", text=_BEGAN_AGAIN))
+            self._settings.offered(self._client.offers)
         return self._client
+
+    async def _life(self) -> Client:
+        start = Start(
+            access=self._opening.access,
+            settings=self._settings.current,
+            directory=self._opening.roots[0].path,
+            more_directories=tuple(root.path for root in self._opening.roots[1:]),
+            instructions=self._opening.instructions,
+            resume=self._translator.native_id,
+        )
+        self._over = over = anyio.Event()
+        early: list[bytes] | None = []
+        """What it says before it is connected counts only if it then is."""
+
+        def heard(frame: bytes) -> None:
+            if early is None:
+                self._heard(frame)
+            else:
+                early.append(frame)
+
+        def on_end(why: str) -> None:
+            self._client = None
+            self._outbox.put(self._translator.died(why))
+            over.set()
+
+        client: Client = await self._tasks.start(live, start, self._home, self._permissions, heard, on_end)
+        for frame in early:
+            self._heard(frame)
+        early = None
+        if over.is_set():
+            raise EngineExited("claude ended as soon as it was connected")
+        return client
 
     def _heard(self, frame: bytes) -> None:
         said = self._translator.feed(frame)
@@ -215,14 +256,14 @@ class ClaudeSession:
             run.prompt = ""
             self._outbox.put(self._translator.begin_turn(turn.id, ""))
             return True
-        start = self._opening.start
-        recap = start.recap if isinstance(start, Fresh) and not self._translator.native_id else ""
-        prompt = await blocks_of(turn.messages, self._opening.history, self._log, before=recap)
+        prompt = await blocks_of(turn.messages, self._opening.history, self._log)
         client: Client | None = None
         with run.starting:
             client = await self._living()
         if client is None or run.stopping:
             return False
+        earlier = self._told_before(turn.id)
+        self._untold[turn.id] = prompt
         run.prompt = str(uuid4())
         self._silent = False
         self._outbox.put(self._translator.begin_turn(turn.id, run.prompt))
@@ -231,7 +272,7 @@ class ClaudeSession:
                 {
                     "type": "user",
                     "uuid": run.prompt,
-                    "message": {"role": "user", "content": prompt},
+                    "message": {"role": "user", "content": [*earlier, *prompt]},
                     "parent_tool_use_id": None,
                     "session_id": self._translator.native_id,
                     "client_composed": True,  # a slash or an @ in it is text
@@ -240,6 +281,14 @@ class ClaudeSession:
         except EngineExited:
             self._log.info("claude ended before it could be told something; its end ends the turn")
         return True
+
+    def _told_before(self, turn_id: TurnId) -> list[JsonObject]:
+        """What a CLI that knows nothing yet is to know first."""
+        if self._translator.native_id:
+            return []
+        start = self._opening.start
+        recap = [text_block(start.recap)] if isinstance(start, Fresh) and start.recap else []
+        return recap + [block for turn, blocks in self._untold.items() if turn != turn_id for block in blocks]
 
     async def _end_if_late(self, run: _Run) -> None:
         with anyio.move_on_after(_STOP_S):
@@ -273,7 +322,7 @@ class ClaudeSession:
                     self._log.info("claude said something new: %s", what)
 
     async def _emit(self, body: EngineBody) -> None:
-        if self._silent:
+        if self._silent or (self._unheard and not self._is_owed(body)):
             return
         try:
             await self._port.emit(body)
@@ -289,6 +338,12 @@ class ClaudeSession:
             recorded.set()
         elif isinstance(body, ToolResult):
             self._uses.pop(body.call_id, None)
+        elif isinstance(body, NativeUpdated) and body.turn_ref is not None:
+            self._is_stored = True
+            self._untold.clear()
+
+    def _is_owed(self, body: EngineBody) -> bool:
+        return isinstance(body, UsageUpdated) or (isinstance(body, ToolResult) and body.call_id in self._uses)
 
     async def _recorded(self, call_id: CallId) -> ToolUse:
         while call_id not in self._uses:

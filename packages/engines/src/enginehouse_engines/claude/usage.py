@@ -42,11 +42,11 @@ class Gauges:
         for models in (result.model_usage or {}, said or {}):
             window = models.get(self._model, {}).get("contextWindow")
             self._window = window if isinstance(window, int) else self._window
-        if said is None:
-            return self._update(None, None, None, None, None, None)
-        models = list(said.values())
-        if not models:
+        models = list((said or {}).values())
+        if said is not None and not models:
             return None
+        if said is None or any(_uncounted(model) for model in models):
+            return self._update(None, None, None, None, None, None)
         prompts = [_sum(_int(model, key) for key in _PROMPT) for model in models]
         return self._update(
             _sum(prompts),
@@ -121,6 +121,11 @@ class Uncounted:
             cache_write_tokens=written,
             output_tokens=output,
         )
+
+
+def _uncounted(model: JsonObject) -> bool:
+    """Nothing in and nothing out is no request: the provider named no numbers, and the CLI wrote zeros."""
+    return not any(_int(model, key) for key in (*_PROMPT, "outputTokens"))
 
 
 def _int(model: JsonObject, key: str) -> int | None:
