@@ -13,7 +13,7 @@ from enginehouse_core.transcript.blobs import load_blob
 from enginehouse_protocol.capabilities import EngineAbilities, EngineDescription
 from enginehouse_protocol.content import MAX_IMAGE_BYTES, MAX_IMAGES, Content, Image, Text
 from enginehouse_protocol.errors import MalformedData, UsageError
-from enginehouse_protocol.events import MessageQueued, MessageUser, Notice, ToolResult, ToolUse
+from enginehouse_protocol.events import MessageQueued, MessageUser, Notice, ToolResult, ToolUse, TurnCompleted
 from enginehouse_protocol.hub import EditQueued, EventsAfter, SendMessage, SessionRef, WithdrawQueued
 from enginehouse_protocol.ids import CallId, EngineName, SessionId
 from enginehouse_protocol.testing import Emit, Gate, Say, ScriptedEngine, Wait
@@ -64,6 +64,7 @@ async def test_an_image_of_a_message_is_a_private_blob_and_the_record_only_names
             await home.hub.sessions_send(sending(session_id, Text(text="what is this?"), DOT))
             queued = await ear.hear(MessageQueued)
             user = await ear.hear(MessageUser)
+            await ear.hear(TurnCompleted)  # the engine is opened after its message is recorded
         assert queued.content == user.content == (Text(text="what is this?"), KEPT)
         blob = blobs_of(tmp_path, session_id) / KEPT.sha256
         assert blob.read_bytes() == PNG
