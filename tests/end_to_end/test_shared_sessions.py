@@ -141,6 +141,7 @@ def test_a_third_process_answers_from_the_inbox_and_a_fourth_is_told(meet: Intro
     assert (ended.code, "Written." in ended.err, "no answer is needed any more" in ended.err) == (0, True, True)
     late = person.runs("inbox", "answer", waiting["id"], "deny")
     assert (late.code, len(late.err.splitlines())) == (2, 1)
+    assert "settled already: allowed by terminal" in late.err
     assert person.runs("inbox").err == "nothing waits for you\n"
 
 

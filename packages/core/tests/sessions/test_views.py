@@ -11,6 +11,7 @@ import anyio.lowlevel
 import pytest
 from sessions.house import PATIENCE_S, SCRIPTED, House, house
 
+from enginehouse_core.sessions.archive import Archive
 from enginehouse_core.sessions.showing import Showing, Shown
 from enginehouse_core.transcript.live import TAIL_CHARACTERS
 from enginehouse_core.transcript.log import RING_ENTRIES
@@ -405,3 +406,11 @@ async def test_a_session_works_with_what_the_newest_host_brought_and_the_record_
         assert "editor supplied: OPENAI_API_KEY" in notice.text
         lines = b"".join(item.line for item in ear.deliveries)
         assert b"sk-of-the" not in lines
+
+
+async def test_what_became_of_a_request_is_found_without_a_hub_and_whichever_session_asked(tmp_path: Path) -> None:
+    async with asked_and_interrupted(tmp_path) as (home, answer):
+        await home.session()
+    archive = Archive(tmp_path / "profile" / "transcripts")
+    assert archive.outcome_of(answer.answer.request_id) == "it expired (the turn was interrupted)"
+    assert archive.outcome_of(new_request_id()) == ""

@@ -26,10 +26,10 @@ from enginehouse_hosts.terminal.exit_codes import COMPLETED
 from enginehouse_hosts.terminal.plain_text import one_line
 from enginehouse_hosts.terminal.styles import Styles
 from enginehouse_protocol.codec import well_formed
-from enginehouse_protocol.errors import EnginehouseError, RequestNotFound, UsageError
+from enginehouse_protocol.errors import AlreadyDecided, EnginehouseError, RequestNotFound, UsageError
 from enginehouse_protocol.events import PermissionRequested
 from enginehouse_protocol.hub import AnswerPermission, AnswerQuestion, Nothing, PendingQuestion
-from enginehouse_protocol.ids import SessionId, is_id
+from enginehouse_protocol.ids import RequestId, SessionId, is_id
 from enginehouse_protocol.permissions import Allow, Answer, Deny, JsonObject, PendingRequest
 
 _VERDICTS = ("allow", "deny", "always")
@@ -69,7 +69,7 @@ def list_inbox(arguments: argparse.Namespace) -> int:
 def answer(arguments: argparse.Namespace) -> int:
     environment = dict(os.environ)
     folders = Folders.of(environment)
-    asked = _chosen(anyio.run(_waiting, folders, environment), arguments.id)
+    asked = _chosen(anyio.run(_waiting, folders, environment), arguments.id, Archive(folders.transcripts))
     reply: AnswerPermission | AnswerQuestion
     if isinstance(asked.what, PendingRequest):
         reply = _decision(asked.what, arguments)
@@ -150,12 +150,15 @@ def _age(seconds: float) -> str:
 # --- answering --------------------------------------------------------------------------------------------------------
 
 
-def _chosen(waiting: list[_Waiting], text: str) -> _Waiting:
+def _chosen(waiting: list[_Waiting], text: str, archive: Archive) -> _Waiting:
+    """Raises: UsageError, RequestNotFound; AlreadyDecided: a settled one was named in full, and this became of it."""
     found = [each for each in waiting if text and each.id.startswith(text)]
     if len(found) == 1:
         return found[0]
     if found:
         raise UsageError(f"{text!r} is the beginning of {len(found)} ids; give more of it")
+    if is_id(text) and (outcome := archive.outcome_of(RequestId(text))):
+        raise AlreadyDecided(f"{text} is settled already: {outcome}")
     raise RequestNotFound(
         f"nothing that waits has an id beginning with {text!r}; it may have been answered or have expired, and "
         "`enginehouse inbox` lists what waits"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from enginehouse_core.sessions.outcomes import told_by
 from enginehouse_core.sessions.project import identity_of
 from enginehouse_core.transcript.blobs import BLOBS, load_blob
 from enginehouse_core.transcript.file import FILE_NAME, is_written, read_transcript
@@ -22,7 +23,7 @@ from enginehouse_core.transcript.repair import repairs
 from enginehouse_core.transcript.scan import Damage
 from enginehouse_protocol.errors import ProfileUnwritable, SessionNotFound, TranscriptError, UsageError
 from enginehouse_protocol.hub import SessionInfo, SessionList, SessionStatus
-from enginehouse_protocol.ids import SessionId, is_id
+from enginehouse_protocol.ids import QuestionId, RequestId, SessionId, is_id
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +111,19 @@ class Archive:
         for record in read_transcript(self.folder(session_id), session_id).records:
             if record.event.seq > after:
                 yield record.line
+
+    def outcome_of(self, asked: RequestId | QuestionId) -> str:
+        """In words, what became of a request or a question of any session; empty when none knows of it."""
+        for session_id in self.ids():
+            try:
+                if asked.encode() not in (self.folder(session_id) / FILE_NAME).read_bytes():
+                    continue
+                events = (record.event for record in read_transcript(self.folder(session_id), session_id).records)
+                if outcome := next(filter(None, (told_by(event, asked) for event in events)), ""):
+                    return outcome
+            except (OSError, TranscriptError, SessionNotFound):
+                continue
+        return ""
 
     def blob(self, session_id: SessionId, sha256: str) -> bytes:
         """What a record of this session names.

@@ -11,13 +11,14 @@ async def outcome_of(asked: RequestId | QuestionId, log: SessionLog) -> str:
     seq = 0
     while page := await log.durable_after(seq):
         for delivery in page:
-            if outcome := _told(asked, delivery.event):
+            if outcome := told_by(delivery.event, asked):
                 return outcome
         seq = last_seq_of(page, seq)
     return ""
 
 
-def _told(asked: RequestId | QuestionId, event: AnyEvent) -> str:
+def told_by(event: AnyEvent, asked: RequestId | QuestionId) -> str:
+    """The same, as far as this one event tells it."""
     match event.body:
         case PermissionDecided(request_id=request_id) as body if request_id == asked:
             if isinstance(body.decision, Expired):
