@@ -81,7 +81,7 @@ def _add_test(providers: Subparsers) -> None:
     test = add(
         providers,
         "test",
-        "provider_test:test_provider",
+        "provider_check:check_provider",
         "put a server through its paces: what works, what is tolerated, what is missing",
         "enginehouse providers test deepseek",
         "enginehouse providers test --base-url http://127.0.0.1:8000/v1 -m my-model",

@@ -24,7 +24,7 @@ _MARKS: dict[Outcome, str] = {"works": "✓", "tolerated": "~", "missing": "·",
 _COUNTED: tuple[Outcome, ...] = ("works", "tolerated", "missing", "broken", "skipped")
 
 
-def test_provider(arguments: argparse.Namespace) -> int:
+def check_provider(arguments: argparse.Namespace) -> int:
     """Exit code 1: an agent cannot work with this server."""
     access = _access(arguments)
     certificate = anyio.run(_tested, access, arguments.model)
